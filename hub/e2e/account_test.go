@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
-// A pageUser uses the page without a browser.
+// A pageUser uses the page over HTTP, without a browser.
 type pageUser struct {
 	*hub
 	client *http.Client
@@ -52,7 +52,7 @@ func (p *pageUser) goes(path string, form url.Values) string {
 	return string(body)
 }
 
-// An operator creates and uses a kubeconfig in the page. The audit distinguishes page, API and
+// An operator creates a kubeconfig in the page and uses it. The audit distinguishes page, API and
 // command line.
 func TestAUsersTokenAndTheOriginInTheAudit(t *testing.T) {
 	t.Parallel()
@@ -75,7 +75,7 @@ func TestAUsersTokenAndTheOriginInTheAudit(t *testing.T) {
 	made := secretField.FindStringSubmatch(olav.goes("/account", url.Values{"action": {"create"},
 		"note": {"laptop"}, "life": {"24h"}}))
 	if made == nil {
-		t.Fatal("the page shows no new token")
+		t.Fatal("the page must show the new token")
 	}
 	config := filepath.Join(t.TempDir(), "olav.yaml")
 	if err := os.WriteFile(config, []byte(olav.goes("/account", url.Values{"action": {"kubeconfig"}, "token": {made[1]}})),
@@ -115,10 +115,10 @@ func TestAUsersTokenAndTheOriginInTheAudit(t *testing.T) {
 		{line, "command line created user olav", "olav page"},
 	} {
 		if !strings.Contains(c.where, c.has) || strings.Contains(c.where, c.hasNot) {
-			t.Errorf("the audit lacks %q, or has %q: %s", c.has, c.hasNot, c.where)
+			t.Errorf("the audit must have %q and must not have %q: %s", c.has, c.hasNot, c.where)
 		}
 	}
 	if all := audit(""); strings.Contains(all, made[1]) || strings.Contains(all, strings.Split(made[1], ".")[2]) {
-		t.Error("the audit has the token")
+		t.Error("the audit must not have the token")
 	}
 }

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// agentKills is the number of kills; make faults does more.
+// agentKills is the number of kills. It is larger under make faults.
 func agentKills() int {
 	if alone() {
 		return 60
@@ -41,8 +41,8 @@ spec:
       - {name: two, image: "flotilla.test/tool:1", imagePullPolicy: IfNotPresent, args: [wait]}
 `
 
-// The real agent is killed at random moments while its desired state changes: a deployment scales,
-// rolls over and loses pods. No container ever runs twice, and unchanged ones do not restart. In
+// The agent is killed at random moments while its desired state changes: a deployment scales, rolls
+// over and loses pods. No container ever runs twice, unchanged containers do not restart, and at
 // the end exactly the desired pods run.
 func TestKillingTheAgentAtRandomMoments(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
@@ -105,7 +105,7 @@ func TestKillingTheAgentAtRandomMoments(t *testing.T) {
 	}
 	for _, c := range before {
 		if !slices.Contains(now, c) {
-			t.Errorf("%v of an unchanged pod is missing or was restarted", c)
+			t.Errorf("container %v of an unchanged pod is missing or was restarted", c)
 		}
 	}
 	pods, err := h.pods("churn", d.node)
@@ -128,7 +128,7 @@ func (e *engine) once(t testing.TB, node string) {
 	t.Helper()
 	var all []container
 	await(t, "the engine lists its containers", patience, func() (err error) {
-		all, err = e.containers(node) // a container may be removed meanwhile
+		all, err = e.containers(node) // a container may be removed while they are listed
 		return err
 	})
 	at := map[string]string{}
@@ -143,7 +143,7 @@ func (e *engine) once(t testing.TB, node string) {
 	}
 }
 
-// exactly is nil once the containers of a device are exactly those of its pods.
+// exactly returns nil when a device has exactly the containers of its pods.
 func (h *hub) exactly(d *device, e *engine) error {
 	var pods corev1.PodList
 	if err := h.read("/api/v1/pods?fieldSelector=spec.nodeName%3D"+d.node, &pods); err != nil {
@@ -152,7 +152,7 @@ func (h *hub) exactly(d *device, e *engine) error {
 	wanted := map[string]bool{}
 	for _, p := range pods.Items {
 		if p.DeletionTimestamp != nil {
-			return fmt.Errorf("pod %s is going", p.Name)
+			return fmt.Errorf("pod %s is Terminating", p.Name)
 		}
 		for _, c := range p.Spec.Containers {
 			wanted[string(p.UID)+" "+c.Name] = true
@@ -166,13 +166,13 @@ func (h *hub) exactly(d *device, e *engine) error {
 		known := slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return string(p.UID) == c.Pod })
 		switch {
 		case !known:
-			return fmt.Errorf("container %s is of pod %s, which is not desired", c.ID, c.Pod)
+			return fmt.Errorf("container %s belongs to pod %s, which is not desired", c.ID, c.Pod)
 		case c.Kind == "app" && c.Running:
 			delete(wanted, c.Pod+" "+c.Name)
 		}
 	}
 	if len(wanted) > 0 {
-		return fmt.Errorf("containers that do not run: %v", wanted)
+		return fmt.Errorf("desired containers that do not run: %v", wanted)
 	}
 	return context.Cause(h.t.Context())
 }

@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
-// manifests are the files of the command lines.
+// manifests are the files that the command lines use.
 var manifests = map[string]string{
 	"pod.yaml": podYAML,
 	"bad.yaml": strings.NewReplacer("solo", "badpod", "spec:\n", "spec:\n  colour: red\n").Replace(podYAML),
@@ -57,16 +57,16 @@ spec:
     spec: {containers: [{name: web, image: "example.org/web:1"}]}
 `
 
-// A row is one kubectl command line and its expected result. In args, DIR is the directory of the
+// A row is a kubectl command line and its expected result. DIR in args is the directory of the
 // manifests.
 type row struct {
 	args   []string
 	stdin  string
 	code   int
-	from   string   // the first minor version that supports it; "": all
-	until  string   // the command runs until it has printed this
-	during string   // a second command line, with a number for N, that is repeated until then
-	want   []string // regular expressions for either output
+	from   string   // first minor version that supports the command; "" for all
+	until  string   // the command runs until it prints this, and is then ended
+	during string   // a second command line, which is repeated until then; N is a number
+	want   []string // regular expressions that match one of the outputs
 	not    []string
 }
 
@@ -86,7 +86,7 @@ spec:
   containers: [{name: main, image: "example.org/sized:1", resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 32Mi}}}]
 `
 
-// nowhere has a pod that fits no node.
+// nowhere is a deployment whose pod fits no node.
 const nowhere = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: nowhere}
@@ -129,10 +129,10 @@ template:
   spec: {containers: [{name: c, image: busybox}]}
 `
 
-// appendix has the command lines that users and tools are known to run, in an order in which each
-// finds its objects: three devices, two workloads and a single pod.
+// appendix has the command lines that users and tools run. They are in an order in which each finds
+// its objects: three devices, two workloads and a single pod.
 //
-// `create token` and `autoscale` are refusals: nothing implements their kinds.
+// `create token` and `autoscale` must be refused, because their kinds are not implemented.
 var appendix = []row{
 	{args: words("version"), want: []string{`Server Version: v1\.\d+\.\d+\+flotilla`}},
 	{args: words("cluster-info"), want: []string{`Kubernetes control plane.* is running at`}},
@@ -408,7 +408,7 @@ var appendix = []row{
 	{args: words("api-versions"), want: []string{`(?m)^flotilla.dev/v1alpha1$`, `(?m)^metrics.k8s.io/v1beta1$`}},
 }
 
-// Every command line runs with every kubectl, each on its own fleet of simulated devices.
+// Every command line runs with every kubectl. Each kubectl has its own fleet of simulated devices.
 func TestEveryCommandLine(t *testing.T) {
 	for _, minor := range kubectltest.Minors {
 		t.Run(minor, func(t *testing.T) {
@@ -428,7 +428,7 @@ func TestEveryCommandLine(t *testing.T) {
 				if older(minor, r.from) {
 					continue
 				}
-				p.play(r) // or stop: later rows need its result
+				p.play(r) // a failure ends the test, because later rows need the result
 			}
 		})
 	}
@@ -477,7 +477,7 @@ func (p *player) play(r row) {
 	}
 }
 
-// once runs a row and returns what is wrong.
+// once runs a row, and returns how its result differs.
 func (p *player) once(r row) string {
 	printed := &outputBuffer{}
 	cmd := p.command(slices.Clone(r.args)...)
@@ -503,12 +503,12 @@ func (p *player) once(r row) string {
 		select {
 		case <-over:
 			if code := cmd.ProcessState.ExitCode(); r.until != "" || code != r.code {
-				return fmt.Sprintf("ended with code %d, want %d:\n%s", code, r.code, printed)
+				return fmt.Sprintf("exit code %d, want %d:\n%s", code, r.code, printed)
 			}
 			ended = true
 		case <-time.After(50 * time.Millisecond):
 		case <-late:
-			return fmt.Sprintf("runs on, or waits for missing output:\n%s", printed)
+			return fmt.Sprintf("still runs, or its output is missing:\n%s", printed)
 		}
 	}
 	for _, w := range r.want {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Devices wait for approval, seen by their owner and by an administrator with kubectl.
+// Devices wait for approval: what the device prints, and what an administrator sees with kubectl.
 func TestApproval(t *testing.T) {
 	t.Parallel()
 	h := newHub(t, "--require-approval")
@@ -20,10 +20,10 @@ func TestApproval(t *testing.T) {
 		t.Helper()
 		p = start(t, programOf(t, "device"), append(append([]string{}, line...), "--state-dir", filepath.Join(dir, node),
 			"--node-name", node)...)
-		await(t, "the line to type", patience, func() error {
+		await(t, "join prints the line to type", patience, func() error {
 			found := regexp.MustCompile(`kubectl certificate approve (\S+)\n`).FindStringSubmatch(p.output.String())
 			if found == nil {
-				return fmt.Errorf("it printed %s", p.output)
+				return fmt.Errorf("join printed %s", p.output)
 			}
 			request = found[1]
 			return nil
@@ -32,14 +32,14 @@ func TestApproval(t *testing.T) {
 	}
 	ended := func(p *process, code int, says string) {
 		t.Helper()
-		await(t, "the end of the join", patience, func() error {
+		await(t, "join ends", patience, func() error {
 			if !p.ended() {
-				return fmt.Errorf("it waits; its output is %s", p.output)
+				return fmt.Errorf("join waits; its output is %s", p.output)
 			}
 			return nil
 		})
 		if got := p.cmd.ProcessState.ExitCode(); got != code || !strings.Contains(p.output.String(), says) {
-			t.Errorf("it ended with code %d, want %d and %q: %s", got, code, says, p.output)
+			t.Errorf("join exited with code %d, want %d and %q: %s", got, code, says, p.output)
 		}
 	}
 

@@ -23,12 +23,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The released ARM agents run under an emulator in the root directory of a board. They join a hub
-// over TLS, report the board, run a pod with a GPIO chip, and renew their certificate.
+// The released ARM agents run in an emulator, in the root directory of a board. They join a hub
+// over TLS, report the board, run a pod with a GPIO chip, and renew their certificates.
 func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		need(t, "root, to change the root directory")
+		need(t, "needs root, to change the root directory")
 	}
 	docker := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	h := newHub(t)
@@ -43,7 +43,7 @@ func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			if c.arm == "7" && !testLong {
-				t.Skip("make test-long: it is like version 6")
+				t.Skip("make test-long: behaves like ARMv6")
 			}
 			b := newBoard(t, c.board, c.emulator, program(t, "device", c.platform))
 			node := fmt.Sprintf("e2e-%d-%s", os.Getpid(), c.board)
@@ -69,22 +69,22 @@ func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 			var info struct{ Architecture string }
 			if text, err := json.Marshal(n.Status.NodeInfo); err != nil || json.Unmarshal(text, &info) != nil ||
 				info.Architecture != c.arch {
-				t.Errorf("it is a node of %q, %v", info.Architecture, err)
+				t.Errorf("the node's architecture is %q, %v", info.Architecture, err)
 			}
 			if got := h.kubectl("get", "devicereport", node, "-o", "jsonpath={.hardware.board.name}"); got != c.profile {
-				t.Errorf("its report is of %q", got)
+				t.Errorf("the reported board is %q", got)
 			}
 			for _, r := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods,
 				"flotilla.dev/gpiochip", "flotilla.dev/i2c-1"} {
 				if q := n.Status.Allocatable[r]; q.Sign() <= 0 {
-					t.Errorf("it has no %s to allocate: %v", r, n.Status.Allocatable)
+					t.Errorf("the node has no allocatable %s: %v", r, n.Status.Allocatable)
 				}
 			}
 
 			h.kubectlWith(fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q}, "spec": {"nodeSelector": {"kubernetes.io/arch": %q, "flotilla.dev/board": %q},
 				"containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never", "args": ["wait"], "resources": {"limits": {"flotilla.dev/gpiochip": 1}}}]}}`,
 				c.board, c.arch, c.profile, toolImage), "create", "-f", "-")
-			await(t, "its pod runs", patience, func() error {
+			await(t, "the board's pod runs", patience, func() error {
 				var p corev1.Pod
 				if err := h.read("/api/v1/namespaces/default/pods/"+c.board, &p); err != nil ||
 					p.Status.Phase != corev1.PodRunning || p.Spec.NodeName != node {
@@ -98,13 +98,13 @@ func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 			}
 			if text, err := docker.ask(http.MethodGet, "/containers/"+running[0].ID+"/json"); err != nil ||
 				!strings.Contains(string(text), `"PathInContainer":"/dev/gpiochip0"`) {
-				t.Errorf("its container has no GPIO chip: %v in %s", err, text)
+				t.Errorf("the container has no GPIO chip: %v in %s", err, text)
 			}
 
 			output(t, program(t, "hub", here), "ca", "rotate", "--intermediate", "--data-dir", h.dir)
-			await(t, "it renews its certificate", 3*patience, func() error {
+			await(t, "the agent renews its certificate", 3*patience, func() error {
 				if printed := agent.output.String(); !strings.Contains(printed, "the certificate was renewed") {
-					return fmt.Errorf("it printed %s", tail(printed, 3))
+					return fmt.Errorf("the agent printed %s", tail(printed, 3))
 				}
 				return nil
 			})
@@ -114,7 +114,7 @@ func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 	}
 }
 
-// A board is a root directory like a board's, with a program and its emulator.
+// A board is a root directory like a board's, with an agent's program and its emulator.
 type board struct {
 	t    *testing.T
 	root string
@@ -139,7 +139,7 @@ func newBoard(t *testing.T, name, emulator, program string) *board {
 			t.Fatal(err)
 		}
 	}
-	// A repository cannot have device files, so each file is replaced by one.
+	// A repository cannot contain device files, so each file here becomes one.
 	dev := filepath.Join(b.root, "dev")
 	err = filepath.WalkDir(dev, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || e.Type() == fs.ModeSymlink {
@@ -167,7 +167,7 @@ func newBoard(t *testing.T, name, emulator, program string) *board {
 // mknod creates a device like /dev/null.
 func mknod(path string) error { return syscall.Mknod(path, syscall.S_IFCHR|0o666, 1<<8|3) }
 
-// command is the program in the board's root, in a private mount namespace.
+// command runs the program in the board's root directory, in a private mount namespace.
 func (b *board) command(args ...string) *exec.Cmd {
 	cmd := exec.Command("/emulator", append([]string{"/flotilla-device"}, args...)...)
 	cmd.Dir, cmd.Env = "/", environment()
@@ -176,9 +176,9 @@ func (b *board) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// engine puts a socket into the board's root that answers like an engine on the board's processor.
-// The real engine behind it runs this machine's programs and finds the board's files at their paths
-// here. The sandbox image is built for the board's processor, so another program waits instead.
+// engine creates a socket in the board's root that answers like an engine on the board's processor.
+// The real engine behind it runs programs of this machine, and finds the board's files at their
+// paths here. The sandbox image is for the board's processor, so another program waits instead.
 func (b *board) engine(socket, arch, machine string) {
 	b.t.Helper()
 	l, err := net.Listen("unix", filepath.Join(b.root, "run/docker.sock"))
@@ -186,7 +186,7 @@ func (b *board) engine(socket, arch, machine string) {
 		b.t.Fatal(err)
 	}
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "localhost"})
-	proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0) // an event stream ends with its client
+	proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0) // forward an event stream at once; it ends with its client
 	proxy.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}
@@ -214,7 +214,7 @@ func (b *board) engine(socket, arch, machine string) {
 	b.t.Cleanup(func() { _ = s.Close() })
 }
 
-// place maps the board's paths of a container to this machine's.
+// place replaces the board's paths in a container by this machine's paths.
 func (b *board) place(spec map[string]any) {
 	host, _ := spec["HostConfig"].(map[string]any)
 	if labels, _ := spec["Labels"].(map[string]any); labels[labelKind] == "sandbox" {

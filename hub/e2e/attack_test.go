@@ -22,8 +22,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// attack tries what a thief's device with its own certificate can do at an external broker. The
-// observer "spy" may read everything there. pi-2 has been replaced.
+// attack uses the certificate of a stolen device at an external broker. The observer "spy" may read
+// everything there. The device of pi-2 has been replaced.
 func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) {
 	address := victim.id.MQTTAddress
 	spyDir := filepath.Join(t.TempDir(), "spy")
@@ -60,7 +60,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 	connected := func() string { return h.metric(t, "flotilla_mqtt_sessions") }
 	was := connected()
 
-	t.Run("it cannot publish on topics of other nodes or of the hub", func(t *testing.T) {
+	t.Run("a device cannot publish on topics of other nodes or of the hub", func(t *testing.T) {
 		s := as(t, nil)
 		for _, c := range []string{"lease", "status", "pods", "event", "presence", "reply/x", "desired", "request/x"} {
 			s.says("fleet/v1/nodes/"+victim.id.Node+"/"+c, []byte(`{"boot":"`+victim.boot+`","evil":1,"state":"shutdown"}`),
@@ -70,32 +70,32 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		s.says("fleet/v1/nodes/thief/request/x", []byte(`{"evil":1}`), false)
 		s.says("other", []byte(`{"evil":1}`), false)
 		s.says("$SYS/broker/x", []byte(`{"evil":1}`), false)
-		s.says("fleet/v1/nodes/thief/event", []byte(`{"marker":1}`), false) // its own topic
-		await(t, "its own message", patience, func() error {
+		s.says("fleet/v1/nodes/thief/event", []byte(`{"marker":1}`), false) // a topic of its own node
+		await(t, "the thief's message on its own topic", patience, func() error {
 			if len(look.receivedOf("marker")) == 0 {
 				return errors.New("not received")
 			}
 			return nil
 		})
 		if got := look.receivedOf("evil"); len(got) > 0 {
-			t.Errorf("the broker has passed on %q", got)
+			t.Errorf("the broker delivered %q", got)
 		}
 	})
-	t.Run("it receives no messages of others", func(t *testing.T) {
+	t.Run("a device does not receive messages of other nodes", func(t *testing.T) {
 		s := as(t, nil)
 		s.subscribes("#", "+/#", "$SYS/#", "fleet/v1/#", "fleet/v1/nodes/+/desired", "fleet/v1/nodes/"+victim.id.Node+
 			"/desired", "fleet/v1/nodes/"+victim.id.Node+"/request/+", "fleet/v1/nodes/+/lease",
 			"$share/g/fleet/v1/nodes/+/desired", "$share/g/fleet/v1/nodes/"+victim.id.Node+"/desired", "$share/g/#")
 		victim.runs(h, "secret")
 		if len(look.receivedOf("nodes/"+victim.id.Node+"/desired")) == 0 {
-			t.Fatal("the spy has received no desired state: the test proves nothing")
+			t.Fatal("the spy received no desired state: the test proves nothing")
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, message := range s.received {
 			if !strings.HasPrefix(message, "fleet/v1/nodes/thief/desired ") &&
 				!strings.HasPrefix(message, "fleet/v1/nodes/thief/request/") {
-				t.Errorf("it has received %.100s", message)
+				t.Errorf("the thief received %.100s", message)
 			}
 		}
 	})
@@ -121,7 +121,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			published++
 			s.mu.Lock()
 			if len(s.received) > 0 {
-				t.Errorf("%s has received %q", who, s.received[0])
+				t.Errorf("%s received %q", who, s.received[0])
 			}
 			s.mu.Unlock()
 		}
@@ -129,7 +129,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			t.Fatal("there were no messages: the test proves nothing")
 		}
 		if got := look.receivedOf(`"namesake"`); len(got) > 0 {
-			t.Errorf("the broker has passed on %q", got)
+			t.Errorf("the broker delivered %q", got)
 		}
 	})
 	t.Run("nothing is retained, and a will has only the device's own topics", func(t *testing.T) {
@@ -140,7 +140,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 				o.SetBinaryWill("fleet/v1/nodes/"+victim.id.Node+"/presence", []byte(`{"boot":"foreign-will","state":"lost"}`), 1,
 					false)
 			},
-			"a retained one": func(o *paho.ClientOptions) {
+			"a retained message": func(o *paho.ClientOptions) {
 				o.SetBinaryWill("fleet/v1/nodes/thief/presence", []byte(`{"boot":"retained-will","state":"lost"}`), 1, true)
 			},
 		} {
@@ -168,9 +168,9 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		}
 		time.Sleep(time.Second)
 		if got := look.receivedOf("foreign-will"); len(got) > 0 {
-			t.Errorf("a will on another's topic: %q", got)
+			t.Errorf("the broker delivered a will on another node's topic: %q", got)
 		}
-		late, err := client(t, address, pair(t, spyDir), func(o *paho.ClientOptions) { o.SetClientID("late") }) // with the first one's client id
+		late, err := client(t, address, pair(t, spyDir), func(o *paho.ClientOptions) { o.SetClientID("late") }) // with the client ID of the observer spy
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,10 +199,10 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		as(t, nil).says("fleet/v1/nodes/thief/status", make([]byte, 6<<20), false)
 		victim.runs(h, "after-the-flood")
 		if !strings.Contains(h.metric(t, `flotilla_mqtt_offences_total{kind="packet-too-large"}`), "1") {
-			t.Error("the large one is not counted: " + h.metric(t, "flotilla_mqtt_offences_total"))
+			t.Error("the hub must count the large message: " + h.metric(t, "flotilla_mqtt_offences_total"))
 		}
 	})
-	t.Run("it cannot take over another session", func(t *testing.T) {
+	t.Run("a device cannot take over another session", func(t *testing.T) {
 		before := len(look.receivedOf("nodes/" + victim.id.Node + "/presence"))
 		for _, id := range []string{wire.ClientID(victim.id.Node, victim.id.MachineID), victim.id.Node, "flotilla:hub"} {
 			if _, err := client(t, address, conf, func(o *paho.ClientOptions) { o.SetClientID(id) }); err != nil {
@@ -217,7 +217,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			t.Error("the victim is not connected")
 		}
 		if now := connected(); now != was {
-			t.Errorf("%s are connected, %s were", now, was)
+			t.Errorf("%s nodes are connected, %s were before", now, was)
 		}
 	})
 	done()
@@ -227,22 +227,22 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		newer := h.testDevice(old.id.Node).run()
 		await(t, "the new device", patience, func() error {
 			if newer.StoredGeneration() == 0 {
-				return errors.New("it has no desired state")
+				return errors.New("the new device has no desired state")
 			}
 			return h.ready(old.id.Node, corev1.ConditionTrue)
 		})
-		newer.stop() // also while the new device is away
+		newer.stop() // the old device is refused even if the new one is not connected
 		imposter := &testDevice{t: t, id: kept}
 		imposter.run()
 		await(t, "the refusal", patience, func() error {
 			if !strings.Contains(h.output.String(), "another device has joined as this node") {
-				return errors.New("the log has no message about it")
+				return errors.New("the hub's log does not report the replaced device")
 			}
 			return nil
 		})
 		await(t, "the silence of the node", patience, func() error {
 			if h.ready(old.id.Node, corev1.ConditionTrue) == nil {
-				return errors.New("it is ready")
+				return errors.New("the node is ready")
 			}
 			return nil
 		})
@@ -250,7 +250,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		_, err := join.Renew(t.Context(), kept, join.Options{})
 		var d *join.Dismissal
 		if !errors.As(err, &d) {
-			t.Errorf("its renewal: %v", err)
+			t.Errorf("renewal by the replaced device: %v", err)
 		}
 		newer.run()
 		await(t, "the new device reconnects", patience, func() error { return h.ready(old.id.Node, corev1.ConditionTrue) })

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/device/join"
 )
 
-// A hub that was restored from an older backup has an older desired state. It sends that to no
-// device until an administrator runs resume, also after a restart.
+// A hub restored from an older backup has an older desired state. Until an administrator runs
+// resume, it sends that state to no device, even after a restart.
 func TestAnOldBackup(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -38,19 +38,19 @@ func TestAnOldBackup(t *testing.T) {
 		began := time.Now()
 		await(t, "the device's lease after "+start, patience, func() error {
 			if !h.lastSeen(d.node).After(began) {
-				return fmt.Errorf("the newest is from %s", h.lastSeen(d.node))
+				return fmt.Errorf("the newest lease is from %s", h.lastSeen(d.node))
 			}
 			return h.ready(d.node, corev1.ConditionTrue)
 		})
 		if dep, err := h.deployment("sign"); err != nil || *dep.Spec.Replicas != 2 {
-			t.Fatalf("the restored hub has not the backup's desired state: %v, %v", dep.Spec.Replicas, err)
+			t.Fatalf("the restored hub must have the backup's desired state: %v, %v", dep.Spec.Replicas, err)
 		}
 		for end := time.Now().Add(3 * grace); time.Now().Before(end); time.Sleep(time.Second) {
 			e.same(t, d.node, before, start)
 		}
 		if r := (command{path: hubProgram, args: []string{"doctor", "--data-dir", h.dir}}).run(t); !strings.Contains(r.out,
 			"resume") {
-			t.Errorf("after %s doctor does not name resume:\n%s%s", start, r.out, r.err)
+			t.Errorf("after %s doctor must name resume:\n%s%s", start, r.out, r.err)
 		}
 		if start == "the start after the restore" {
 			h.kill()
@@ -64,9 +64,9 @@ func TestAnOldBackup(t *testing.T) {
 		strings.TrimSpace(printed), time.Since(began).Seconds()))
 }
 
-// The same holds for several hubs: the leader is killed, and its database is restored before a
-// standby takes over, which then leads with the restored state. The shared authority is not
-// restored: devices have certificates of a root that the backup lacks.
+// The same rule holds for several hubs. The leader is killed, its database is restored, and then a
+// standby takes over with the restored state. The shared authority is not restored, because devices
+// have certificates of a root that the backup lacks.
 func TestARestoreWithAHubOnStandby(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -85,7 +85,7 @@ func TestARestoreWithAHubOnStandby(t *testing.T) {
 	await(t, d.node+" trusts the new root", patience, func() error {
 		id, err := join.Load(d.dir)
 		if err == nil && strings.Count(id.CA, "BEGIN") != 2 {
-			err = errors.New("it does not yet")
+			err = errors.New("the device does not trust the new root")
 		}
 		return err
 	})
@@ -102,25 +102,25 @@ func TestARestoreWithAHubOnStandby(t *testing.T) {
 	a.kill()
 	output(t, hubProgram, "restore", "--data-dir", a.dir, backup)
 	if next, _ := c.leader(); next != b {
-		t.Fatal("no hub has taken over")
+		t.Fatal("the standby leads")
 	}
 	began := time.Now()
 	await(t, "the device's lease", patience, func() error {
 		if !b.lastSeen(d.node).After(began) {
-			return fmt.Errorf("the newest is from %s", b.lastSeen(d.node))
+			return fmt.Errorf("the newest lease is from %s", b.lastSeen(d.node))
 		}
 		return b.ready(d.node, corev1.ConditionTrue)
 	})
 	if dep, err := b.deployment("sign"); err != nil || *dep.Spec.Replicas != 2 {
-		t.Fatalf("the new leader has not the backup's desired state: %+v, %v", dep, err)
+		t.Fatalf("the new leader must have the backup's desired state: %+v, %v", dep, err)
 	}
 	if _, err := b.get("/api/v1/namespaces/default/configmaps/newer"); err == nil {
-		t.Error("the new leader has objects that the backup lacks")
+		t.Error("the new leader must not have objects that the backup lacks")
 	}
 	for end := time.Now().Add(3 * grace); time.Now().Before(end); time.Sleep(time.Second) {
 		e.same(t, d.node, before, "the restore")
 	}
-	a.start() // on standby
+	a.start() // as a standby
 	if r := (command{path: hubProgram, args: []string{"resume", "--data-dir", a.dir}}).run(t); !strings.Contains(r.err,
 		"is a standby") {
 		t.Errorf("resume at the standby prints %s%s", r.out, r.err)

@@ -30,8 +30,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A testDevice is a device's side of the protocol with its own certificate. It has no containers,
-// but reports each desired pod as running.
+// A testDevice is the device's side of the protocol, with its own certificate. It has no
+// containers, and reports each desired pod as running.
 type testDevice struct {
 	t    testing.TB
 	id   join.Identity
@@ -42,14 +42,14 @@ type testDevice struct {
 
 	mu      sync.Mutex
 	desired wire.Desired
-	gets    int // number of desired states
+	gets    int // number of received desired states
 }
 
 const machineIDFormat = "3f2a9c0d1e4b5a%02x"
 
 var machineIDs atomic.Int64
 
-// testDevice joins a device.
+// testDevice joins a device with this name.
 func (h *hub) testDevice(name string) *testDevice {
 	h.t.Helper()
 	d := &testDevice{t: h.t, dir: filepath.Join(h.t.TempDir(), name)}
@@ -70,7 +70,7 @@ func (d *testDevice) enrol(h *hub, name string) {
 	d.id = id
 }
 
-// run connects it, as after a boot.
+// run connects the device, as after a boot.
 func (d *testDevice) run() *testDevice {
 	d.t.Helper()
 	conf, err := d.id.TLS(time.Time{})
@@ -133,7 +133,7 @@ func (d *testDevice) Desired(v wire.Desired) {
 }
 func (d *testDevice) Request(string, wire.Request) {}
 
-// runs creates a pod for the node, and waits until it runs.
+// runs creates a pod for the node and waits until it runs.
 func (d *testDevice) runs(h *hub, pod string) {
 	h.t.Helper()
 	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"nodeName":%q,"containers":[{"name":"c","image":"x:1"}]}}`, pod, d.id.Node)
@@ -141,7 +141,7 @@ func (d *testDevice) runs(h *hub, pod string) {
 		[]byte(body)); err != nil {
 		h.t.Fatal(err)
 	}
-	await(h.t, pod+" to run on "+d.id.Node, patience, func() error {
+	await(h.t, pod+" runs on "+d.id.Node, patience, func() error {
 		var p corev1.Pod
 		if err := h.read("/api/v1/namespaces/default/pods/"+pod, &p); err != nil || p.Status.Phase != corev1.PodRunning {
 			return fmt.Errorf("%s, %v", p.Status.Phase, err)
@@ -200,7 +200,7 @@ func append2(t testing.TB, path, text string) {
 	}
 }
 
-// mosquitto starts a real Mosquitto, and waits until it listens.
+// mosquitto starts a real Mosquitto and waits until it listens.
 func mosquitto(t testing.TB, dir, address string) *process {
 	t.Helper()
 	path, err := exec.LookPath("mosquitto")
@@ -217,9 +217,9 @@ func mosquitto(t testing.TB, dir, address string) *process {
 
 func listens(t testing.TB, p *process, address string) {
 	t.Helper()
-	await(t, p.name+" to listen on "+address, patience, func() error {
+	await(t, p.name+" listens on "+address, patience, func() error {
 		if p.ended() {
-			t.Fatalf("%s has ended: %s", p.name, tail(p.output.String(), 10))
+			t.Fatalf("%s has exited: %s", p.name, tail(p.output.String(), 10))
 		}
 		c, err := net.Dial("tcp", address)
 		if err == nil {
@@ -229,11 +229,11 @@ func listens(t testing.TB, p *process, address string) {
 	})
 }
 
-// A spy records the messages that it receives from a broker.
+// A spy records the messages that a broker sends to it.
 type spy struct {
 	paho.Client
 	mu       sync.Mutex
-	received []string // topic and payload
+	received []string // topics with payloads
 }
 
 func (s *spy) receivedOf(part string) (all []string) {
@@ -277,7 +277,7 @@ func client(t testing.TB, address string, conf *tls.Config, change func(*paho.Cl
 	return s, nil
 }
 
-// subscribes subscribes to filters; a refusal is not an error.
+// subscribes subscribes to filters. It ignores refusals.
 func (s *spy) subscribes(filters ...string) {
 	for _, f := range filters {
 		s.Subscribe(f, 1, nil).WaitTimeout(2 * time.Second)
@@ -292,7 +292,7 @@ func (s *spy) says(topic string, payload any, retain bool) {
 	s.Publish(topic, 1, retain, body).WaitTimeout(2 * time.Second)
 }
 
-// pair is the TLS configuration of a directory of `flotilla-hub mqtt-observer`.
+// pair returns the TLS configuration from a directory of `flotilla-hub mqtt-observer`.
 func pair(t testing.TB, dir string) *tls.Config {
 	t.Helper()
 	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key"))
@@ -314,7 +314,7 @@ func dialTLS(address string, conf *tls.Config) (net.Conn, error) {
 	return tls.Dial("tcp", address, conf)
 }
 
-// metric is the value of a name in /metrics.
+// metric returns the value of a name in /metrics.
 func (h *hub) metric(t testing.TB, name string) string {
 	t.Helper()
 	text, err := h.get("/metrics")

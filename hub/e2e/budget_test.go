@@ -16,9 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The budgets are in the names of the reported units. An idle agent has at most 20 MB resident, an
-// idle hub 48, and one with a thousand nodes 100. A lease costs at most 20 µs of the hub's
-// processor time at full load, and no write.
+// The names of the reported units contain the budgets: an idle agent has at most 20 MB resident, an
+// idle hub 48 MB, a hub with a thousand nodes 100 MB. At full load a lease costs at most 20 µs of
+// the hub's processor time, and no write.
 
 // A use is what a process has used since its start.
 type use struct {
@@ -29,13 +29,13 @@ type use struct {
 	at      time.Time
 }
 
-// memory is the resident memory of a process, in MB of a million bytes.
+// memory returns the resident memory of a process in MB (1,000,000 bytes).
 func (p *process) memory(t testing.TB) float64 {
 	t.Helper()
 	return field(t, fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid), "VmRSS:") * 1024 / 1e6
 }
 
-// field is the number after a name in a file of /proc.
+// field returns the number after a name in a file of /proc.
 func field(t testing.TB, file, name string) float64 {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -51,11 +51,11 @@ func field(t testing.TB, file, name string) float64 {
 			}
 		}
 	}
-	t.Fatalf("%s has no %s", file, name)
+	t.Fatalf("%s does not contain %s", file, name)
 	return 0
 }
 
-// used is what a hub has used and done since its start.
+// used returns what a hub has used and done since its start.
 func (h *hub) used() use {
 	h.t.Helper()
 	metrics, err := h.get("/metrics")
@@ -82,11 +82,11 @@ func (h *hub) used() use {
 	}
 }
 
-// backedUp waits for the first backup, a minute after a hub's first start, so that it is not
-// counted with the leases.
+// backedUp waits for the first backup, a minute after a hub's first start. Otherwise its cost would
+// be counted as the leases' cost.
 func (h *hub) backedUp(within time.Duration) {
 	h.t.Helper()
-	await(h.t, "the first backup", within, func() error {
+	await(h.t, "the hub writes its first backup", within, func() error {
 		if list, err := filepath.Glob(filepath.Join(h.dir, "backups", "*.db")); err != nil || len(list) == 0 {
 			return fmt.Errorf("no backup yet: %w", err)
 		}
@@ -114,8 +114,8 @@ func BenchmarkIdle(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkFleet measures a hub with a thousand simulated devices for a minute: each renews its
-// lease every ten seconds.
+// BenchmarkFleet measures a hub with a thousand simulated devices for a minute. Each device renews
+// its lease every ten seconds.
 func BenchmarkFleet(b *testing.B) {
 	const devices = 1000
 	b.Run(fmt.Sprintf("devices=%d", devices), func(b *testing.B) {
@@ -152,7 +152,7 @@ func BenchmarkLease(b *testing.B) {
 			"--log-level", "warn")
 		in := players(b, h, devices)
 		h.allReady(devices)
-		time.Sleep(5 * time.Second) // until the work after the registrations is done
+		time.Sleep(5 * time.Second) // wait until the work after the registrations is done
 		var cpu time.Duration
 		total := 0.0
 		for b.Loop() {
@@ -161,7 +161,7 @@ func BenchmarkLease(b *testing.B) {
 				b.Fatal(err)
 			}
 			var after use
-			await(b, "the leases arrive", patience, func() error {
+			await(b, "the hub has received the leases", patience, func() error {
 				if after = h.used(); after.leases < before.leases+batch {
 					return fmt.Errorf("%.0f of %d", after.leases-before.leases, batch)
 				}
@@ -176,7 +176,7 @@ func BenchmarkLease(b *testing.B) {
 	})
 }
 
-// players starts the devices in a separate process, so that their processor time is not counted.
+// players starts the devices in a separate process, so that their processor time is not measured.
 func players(b *testing.B, h *hub, count int) io.Writer {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -194,7 +194,7 @@ func players(b *testing.B, h *hub, count int) io.Writer {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		_ = in.Close() // ends the process
+		_ = in.Close() // the process ends when its input ends
 		_ = cmd.Wait()
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {

@@ -16,15 +16,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A wallClock is a program's time of day: the machine's plus an offset, which may change while
-// programs run.
+// A wallClock is a program's time of day: the machine's time plus an offset, which may change while
+// the program runs.
 //
-// Only an emulator can intercept the clock of a static program: qemu asks its own libc, where
-// libfaketime answers. It changes the time of day only; monotonic clocks go on, as when an
+// The clock of a static program can be intercepted only in an emulator: qemu asks its own libc,
+// where libfaketime answers. It changes only the time of day; monotonic clocks continue, as when an
 // administrator sets a clock.
 type wallClock struct {
 	t                          testing.TB
-	emulator, library, setting string // paths
+	emulator, library, setting string // paths of files
 	by                         time.Duration
 }
 
@@ -45,7 +45,7 @@ func newClock(t testing.TB) *wallClock {
 	return c
 }
 
-// set sets the clock, also for running programs.
+// set sets the clock, also of running programs.
 func (c *wallClock) set(by time.Duration) {
 	c.t.Helper()
 	err := os.WriteFile(c.setting+".new", fmt.Appendf(nil, "%+d\n", by/time.Second), 0o600)
@@ -58,13 +58,13 @@ func (c *wallClock) set(by time.Duration) {
 	c.by = by
 }
 
-// now is the time of day by this clock.
+// now returns the time of day by this clock.
 func (c *wallClock) now() time.Time { return time.Now().Add(c.by) }
 
 // command runs a program with this clock.
 //
-// G_SLICE: after a fork, glib's slices would ask for the time in a copy of the emulator without its
-// other threads. One of them may have held libfaketime's lock for ever.
+// It sets G_SLICE, because glib's slices ask for the time after a fork. In the copied emulator
+// another thread may hold libfaketime's lock for ever.
 func (c *wallClock) command(path string, args ...string) *exec.Cmd {
 	cmd := exec.Command(c.emulator, append([]string{path}, args...)...)
 	cmd.Env = environment("LD_PRELOAD="+c.library, "FAKETIME_TIMESTAMP_FILE="+c.setting, "FAKETIME_NO_CACHE=1",
@@ -73,10 +73,10 @@ func (c *wallClock) command(path string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// stamped is the time of a log line.
+// stamped matches the time of a log line.
 var stamped = regexp.MustCompile(`(?m)^time=(\S+)`)
 
-// clocks are a hub and a device with separate clocks, and the state that must not change.
+// clocks are a hub and a device with separate clocks, and a state that must not change.
 type clocks struct {
 	t         *testing.T
 	h         *hub
@@ -84,7 +84,7 @@ type clocks struct {
 	hub, dev  *wallClock
 	workloads []container
 	turned    time.Time // last transition of Ready
-	lease     time.Time // newest lease seen
+	lease     time.Time // time of the newest lease so far
 	words     int
 }
 
@@ -96,7 +96,7 @@ func (c *clocks) runHub() {
 
 func (c *clocks) runDevice() {
 	c.t.Helper()
-	await(c.t, "the killed agent has ended", patience, func() error { // its children may keep their files open a moment longer
+	await(c.t, "the killed agent has ended", patience, func() error { // child processes may keep files open for a moment
 		lock, err := os.Open(filepath.Join(c.d.dir, "lock"))
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
@@ -110,7 +110,7 @@ func (c *clocks) runDevice() {
 		c.d.engine.socket, "--eviction-hard", anyDisk))
 }
 
-// ready is when the node became ready; it fails if the node is not ready.
+// ready returns when the node became ready, or an error if it is not ready.
 func (c *clocks) ready() (time.Time, error) {
 	n, err := c.h.node(c.d.node)
 	if err != nil {
@@ -127,7 +127,7 @@ func (c *clocks) ready() (time.Time, error) {
 func (c *clocks) works(when string) {
 	c.t.Helper()
 	before := c.lease
-	await(c.t, when+": a lease arrives", patience, func() error {
+	await(c.t, when+": the hub receives a lease", patience, func() error {
 		if c.lease = c.h.lastSeen(c.d.node); c.lease.Equal(before) {
 			return errors.New("none yet")
 		}
@@ -137,19 +137,19 @@ func (c *clocks) works(when string) {
 	c.words++
 	word := fmt.Sprintf("word-%d", c.words)
 	c.h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"word":%q}}`, word))
-	await(c.t, when+": the desired state arrives", patience, func() error { return c.d.stores(word) })
+	await(c.t, when+": the device receives the desired state", patience, func() error { return c.d.stores(word) })
 	if printed := c.h.kubectl("logs", "deployment/sign"); !strings.Contains(printed, "hello") {
 		c.t.Errorf("%s: kubectl logs prints %q", when, printed)
 	}
 }
 
-// holds fails if a condition changes within a while. A deadline by the wrong clock would expire at
+// holds fails if a condition changes within a few seconds. A deadline by a wrong clock expires at
 // once.
 func (c *clocks) holds(when string) {
 	c.t.Helper()
 	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
 		if at, err := c.ready(); err != nil || !at.Equal(c.turned) {
-			c.t.Fatalf("%s: Ready has changed: since %s, %v; before since %s", when, at, err, c.turned)
+			c.t.Fatalf("%s: Ready must not change: since %s, %v; before since %s", when, at, err, c.turned)
 		}
 	}
 	c.d.engine.same(c.t, c.d.node, c.workloads, when)
@@ -163,13 +163,13 @@ func (c *clocks) renews(when string) {
 	output(c.t, program(c.t, "hub", here), "ca", "rotate", "--intermediate", "--data-dir", c.h.dir)
 	await(c.t, when+": the device renews its certificate", 3*patience, func() error {
 		if strings.Count(c.d.output.String(), words) == before {
-			return fmt.Errorf("it printed %s", tail(c.d.output.String(), 3))
+			return fmt.Errorf("the agent printed %s", tail(c.d.output.String(), 3))
 		}
 		return nil
 	})
 }
 
-// stamps fails if a log has a time that is not near one of the clock's.
+// stamps fails if a log line has a time that is not near one of these times.
 func stamps(t *testing.T, when, name, printed string, near ...time.Time) {
 	t.Helper()
 	for _, m := range stamped.FindAllStringSubmatch(printed, -1) {
@@ -179,7 +179,7 @@ func stamps(t *testing.T, when, name, printed string, near ...time.Time) {
 			ok = ok || at.Sub(n).Abs() < 10*time.Minute
 		}
 		if err != nil || !ok {
-			t.Errorf("%s: the log of the %s has a line of %s, %v; its clock was at %s", when, name, m[1], err, near)
+			t.Errorf("%s: the log of the %s has a line with time %s, %v; its clock was at %s", when, name, m[1], err, near)
 			return
 		}
 	}
@@ -188,8 +188,8 @@ func stamps(t *testing.T, when, name, printed string, near ...time.Time) {
 // clockGrace is long enough for an emulated agent on a busy machine.
 const clockGrace = 40 * time.Second
 
-// The clocks of hub, device and both are set forward and back, start in 1970 and after 2038: while
-// the programs run, and when they start. No node becomes Unknown, no device is locked out, and no
+// The clocks of the hub, the device and both are set forward, back, to 1970 and past 2038, while
+// the programs run and before they start. No node becomes Unknown, no device is locked out, and no
 // container restarts.
 func TestWrongClocks(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
@@ -211,14 +211,14 @@ func TestWrongClocks(t *testing.T) {
 	if c.turned, err = c.ready(); err != nil {
 		t.Fatal(err)
 	}
-	c.works("with right clocks")
+	c.works("with correct clocks")
 
 	past, future := time.Until(time.Unix(600, 0)), time.Until(time.Date(2040, 2, 29, 12, 0, 0, 0, time.UTC))
 	type way int
 	const (
-		set      way = iota // while they run
-		starts              // set before the program starts again after a kill
-		renewing            // set, and then the device renews its certificate
+		set      way = iota // set while the programs run
+		starts              // set before a killed program starts again
+		renewing            // set before the device renews its certificate
 	)
 	turns := 0
 	for _, s := range []struct {
@@ -254,7 +254,7 @@ func TestWrongClocks(t *testing.T) {
 			devFrom, devLog = 0, c.d.output
 		}
 		c.works(when)
-		if restartDev { // it may have been away for longer than its grace
+		if restartDev { // the emulated agent may have been stopped for longer than the grace period
 			at, err := c.ready()
 			if err != nil {
 				t.Fatal(err)
@@ -286,7 +286,7 @@ func TestWrongClocks(t *testing.T) {
 		t.Error(err)
 	}
 
-	// A board without a battery joins in 1970, and another one after 2038.
+	// A board without a battery joins with a clock in 1970, and another with a clock after 2038.
 	for _, by := range []time.Duration{past, future} {
 		at := newClock(t)
 		at.set(by)

@@ -18,14 +18,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	_ "modernc.org/sqlite" // reads what a killed hub leaves
+	_ "modernc.org/sqlite" // reads a killed hub's database
 
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
 const writers = 3
 
-// kills is the number of kills; make faults does more.
+// kills is the number of kills. It is larger under make faults.
 func kills() int {
 	if alone() {
 		return 200
@@ -33,10 +33,10 @@ func kills() int {
 	return 20
 }
 
-// An ackLog records, outside the hub, the writes that the hub has acknowledged.
+// An ackLog records the writes that the hub has acknowledged, outside of the hub.
 type ackLog struct {
 	mu      sync.Mutex
-	counts  map[string]int  // object → the newest acknowledged count
+	counts  map[string]int  // newest acknowledged count by object
 	deleted map[string]bool // objects with an acknowledged deletion
 	acks    int
 }
@@ -47,7 +47,7 @@ func (n *ackLog) note(name string, count int) {
 	n.counts[name], n.acks = count, n.acks+1
 }
 
-// has is nil once so many writes are acknowledged.
+// has returns nil when at least this many writes are acknowledged.
 func (n *ackLog) has(acks int) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -63,8 +63,8 @@ func (n *ackLog) gone(name string) {
 	n.deleted[name], n.acks = true, n.acks+1
 }
 
-// The hub is killed repeatedly during writes. All acknowledged writes are there afterwards, and no
-// container restarts.
+// The hub is killed repeatedly during writes. Afterwards all acknowledged writes exist, and no
+// container has restarted.
 func TestKillingTheHubLosesNothing(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -105,13 +105,13 @@ func TestKillingTheHubLosesNothing(t *testing.T) {
 	slices.Sort(starts)
 	usual, slowest := starts[len(starts)*9/10], starts[len(starts)-1]
 	if alone() && usual > 3*time.Second {
-		t.Errorf("one start in ten takes %s or more, want 3 s", usual)
+		t.Errorf("a tenth of the starts take %s or more, want at most 3 s", usual)
 	}
 	if n.acks < kills() {
 		t.Errorf("only %d writes were acknowledged: the test proves nothing", n.acks)
 	}
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
-		t.Errorf("a node became NotReady for a hub that was away for a moment:\n%s", events)
+		t.Errorf("a node became NotReady during a restart of the hub:\n%s", events)
 	}
 	seen(t, fmt.Sprintf("%d kills, none of %d acknowledged writes to %d objects lost, database sound; nine starts of "+
 		"ten within %.2f s, all within %.2f s; no node NotReady", kills()+1, n.acks, len(n.counts), usual.Seconds(),
@@ -120,11 +120,11 @@ func TestKillingTheHubLosesNothing(t *testing.T) {
 	h.allReady(4)
 	await(t, "every device reports its pods", patience, func() error { return h.available("sign", 2) })
 	if after := h.lives(); !slices.Equal(before, after) {
-		t.Errorf("the containers were\n%v and are\n%v", before, after)
+		t.Errorf("containers before:\n%v\nafter:\n%v", before, after)
 	}
 }
 
-// write creates, counts up and deletes objects of one writer in turn.
+// write lets one writer create, count up and delete objects in turn.
 func (h *hub) write(ctx context.Context, n *ackLog, writer int) {
 	const base = "/api/v1/namespaces/default/configmaps"
 	for i := 0; ctx.Err() == nil; i++ {
@@ -157,7 +157,7 @@ func (h *hub) write(ctx context.Context, n *ackLog, writer int) {
 func (h *hub) apply(ctx context.Context, t *testing.T, n *ackLog) {
 	program := kubectl(t)
 	for i := 0; ctx.Err() == nil; i++ {
-		name := fmt.Sprintf("applied-%d", i/3) // each is created once and configured twice
+		name := fmt.Sprintf("applied-%d", i/3) // each object is created once and changed twice
 		text := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\ndata: {count: %q}\n", name,
 			strconv.Itoa(i%3+1))
 		if _, _, code := kubectltest.RunInput(t, program, h.config, text, "apply", "-f", "-"); code == 0 {
@@ -183,23 +183,23 @@ func (h *hub) checkNotes(n *ackLog) {
 		case n.deleted[name] && ok:
 			h.t.Errorf("%s exists although its deletion was acknowledged", name)
 		case n.deleted[name]:
-		case !ok && name[0] == 'w' && deletes(name): // the deletion may be done without an acknowledgement
+		case !ok && name[0] == 'w' && deletes(name): // the hub may have deleted it without an acknowledgement
 		case !ok:
-			h.t.Errorf("%s was acknowledged and is lost", name)
+			h.t.Errorf("%s is lost although it was acknowledged", name)
 		case got < count:
-			h.t.Errorf("%s counts %d, %d was acknowledged", name, got, count)
+			h.t.Errorf("the count of %s is %d, but %d was acknowledged", name, got, count)
 		}
 	}
 }
 
-// deletes reports whether the writer deletes this object in the end.
+// deletes reports whether the writer deletes this object at the end.
 func deletes(name string) bool {
 	var writer, i int
-	_, _ = fmt.Sscanf(name, "w%d-%d", &writer, &i) // the name is ours
+	_, _ = fmt.Sscanf(name, "w%d-%d", &writer, &i) // the name always matches
 	return i%4 == 0
 }
 
-// sound checks a copy of the database that a killed hub leaves.
+// sound checks a copy of a killed hub's database.
 func sound(t testing.TB, dir string) {
 	t.Helper()
 	into := t.TempDir()
@@ -219,7 +219,7 @@ func sound(t testing.TB, dir string) {
 	defer func() { _ = db.Close() }()
 	var verdict string
 	if err := db.QueryRow("PRAGMA integrity_check").Scan(&verdict); err != nil || verdict != "ok" {
-		t.Errorf("the killed hub left a database that is %q, %v", verdict, err)
+		t.Errorf("integrity of the killed hub's database: %q, %v", verdict, err)
 	}
 }
 
@@ -243,7 +243,7 @@ func (h *hub) lives() []string {
 	return out
 }
 
-// An orderly stop does not wait for clients that stay connected, and the next start has all
+// A hub that stops normally does not wait for clients that stay connected. The next start has all
 // objects.
 func TestTheHubStopsDespiteConnectedClients(t *testing.T) {
 	t.Parallel()
@@ -252,7 +252,7 @@ func TestTheHubStopsDespiteConnectedClients(t *testing.T) {
 	watch := start(t, kubectl(t), "--kubeconfig", h.config, "get", "nodes", "-w")
 	await(t, "kubectl watches", patience, func() error {
 		if watch.output.String() == "" {
-			return fmt.Errorf("it has no output")
+			return fmt.Errorf("kubectl has no output")
 		}
 		return nil
 	})

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// hubWithTwoPods is a hub with one device that runs two pods, which are not evicted within five
-// minutes, and the line between hub and device.
+// hubWithTwoPods returns a hub, its one device with two running pods, and the line between them.
+// The pods are not evicted within five minutes.
 func hubWithTwoPods(t *testing.T, e *engine, args ...string) (*hub, *device, *line, []container) {
 	t.Helper()
 	h := newHub(t, args...)
@@ -28,23 +28,23 @@ func hubWithTwoPods(t *testing.T, e *engine, args ...string) (*hub, *device, *li
 	return h, d, n, before
 }
 
-// recovered is nil once a node is ready, its pods are available, and its lease is newer than since.
+// recovered returns nil when the node is ready, its pods are available, and its lease is newer than
+// since.
 func (h *hub) recovered(d *device, since time.Time) error {
 	if err := errors.Join(h.ready(d.node, corev1.ConditionTrue), h.available("sign", 2)); err != nil {
 		return err
 	}
 	if !h.lastSeen(d.node).After(since) {
-		return errors.New("no lease since then")
+		return errors.New("the node's lease is too old")
 	}
 	return nil
 }
 
-// Only the missing lease shows a partition, which restarts no container. Changes made meanwhile are
-// applied afterwards.
+// A partition shows only as missing leases, and restarts no container. The device gets changes of
+// that time afterwards.
 func TestAPartition(t *testing.T) { brokenLines(t, both) }
 
-// A device that receives nothing closes the link, so that a node that receives nothing does not
-// look healthy.
+// A device that receives nothing closes the link. Otherwise its node would look healthy.
 func TestAOneWayLine(t *testing.T) { brokenLines(t, oneWay) }
 
 type fault struct {
@@ -55,15 +55,15 @@ type fault struct {
 
 var (
 	both = []fault{
-		{"both directions drop silently", lost, lost, false},
-		{"both directions block, and buffers fill up", stands, stands, false},
+		{"both directions drop silently", drops, drops, false},
+		{"both directions block, and buffers fill up", blocks, blocks, false},
 		{"every connection is reset and refused", passes, passes, true},
 	}
 	oneWay = []fault{
-		{"only bytes of the hub arrive", lost, passes, false},
-		{"only bytes of the device arrive", passes, lost, false},
-		{"bytes of the device get stuck", stands, passes, false},
-		{"bytes of the hub get stuck", passes, stands, false},
+		{"bytes of the device are dropped", drops, passes, false},
+		{"bytes of the hub are dropped", passes, drops, false},
+		{"bytes of the device block", blocks, passes, false},
+		{"bytes of the hub block", passes, blocks, false},
 	}
 )
 
@@ -90,14 +90,14 @@ func brokenLines(t *testing.T, faults []fault) {
 		e.same(t, d.node, before, f.name)
 		n.heal()
 		began = time.Now()
-		await(t, "after "+f.name+" everything has recovered", patience, func() error { return h.recovered(d, began) })
+		await(t, "after "+f.name+" the node, its pods and its lease have recovered", patience, func() error { return h.recovered(d, began) })
 		after = time.Since(began)
 		healed = max(healed, after)
-		// The link reconnects after at most 7 s; an attempt that hangs ends at its timeout.
+		// The link tries again after at most 7 s, and an attempt that hangs ends at its timeout.
 		if after > 20*time.Second {
 			t.Errorf("%s: recovered %s after its end, want 20 s", f.name, after.Round(time.Millisecond))
 		}
-		e.same(t, d.node, before, "the end of: "+f.name)
+		e.same(t, d.node, before, "the end of the fault: "+f.name)
 	}
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
 		t.Errorf("a pod was evicted:\n%s", events)
@@ -105,8 +105,8 @@ func brokenLines(t *testing.T, faults []fault) {
 	seen(t, fmt.Sprintf("%d kinds; Unknown after at most %.1f s (grace %s), recovered %.1f s after its end; no container restarted", len(faults), noticed.Seconds(), grace, healed.Seconds()))
 }
 
-// A flapping link evicts no pod and restarts no container. Neither Ready nor the logs change with
-// every interruption.
+// A flapping link evicts no pod and restarts no container. Most interruptions neither change Ready
+// nor write log lines.
 func TestAFlappingLine(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -114,7 +114,7 @@ func TestAFlappingLine(t *testing.T) {
 	h, d, n, before := hubWithTwoPods(t, e)
 	hubLog, deviceSaid := len(h.output.String()), len(d.output.String())
 	const rounds = 20
-	turns := map[time.Time]bool{} // transitions of Ready
+	turns := map[time.Time]bool{} // times at which Ready changed
 	for range rounds {
 		for _, down := range []bool{true, false} {
 			n.set(passes, passes, down)
@@ -128,15 +128,15 @@ func TestAFlappingLine(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	await(t, "everything has recovered", patience, func() error { return h.recovered(d, began) })
+	await(t, "the node, its pods and its lease have recovered", patience, func() error { return h.recovered(d, began) })
 	if len(turns)-1 > rounds/4 {
-		t.Errorf("Ready turned %d times while the link turned %d times", len(turns)-1, 2*rounds)
+		t.Errorf("Ready changed %d times while the link changed %d times", len(turns)-1, 2*rounds)
 	}
 	e.same(t, d.node, before, "a flapping line")
 	hubLines := strings.Count(h.output.String()[hubLog:], "\n")
 	deviceLines := strings.Count(d.output.String()[deviceSaid:], "\n")
 	if hubLines > 4*rounds || deviceLines > 4*rounds {
-		t.Errorf("%d rounds cost %d lines of the hub's log and %d of the device's", rounds, hubLines, deviceLines)
+		t.Errorf("%d interruptions write %d lines to the hub's log and %d to the device's", rounds, hubLines, deviceLines)
 	}
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
 		t.Errorf("a pod was evicted:\n%s", events)

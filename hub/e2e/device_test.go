@@ -16,18 +16,18 @@ import (
 	"testing"
 )
 
-// An engine is a real container engine, used without the product's client.
+// An engine is a real container engine. The tests reach it without the product's client.
 type engine struct {
 	name, socket string
 	client       *http.Client
 }
 
-// A container is what the tests compare.
+// A container is the part of a container that tests compare.
 type container struct {
 	ID      string
 	Kind    string // app, init or sandbox
-	Pod     string // uid of the pod
-	Name    string // name in the pod; empty for a sandbox
+	Pod     string // UID of the pod
+	Name    string // container's name in the pod; empty for a sandbox
 	Running bool
 	Started string
 }
@@ -93,7 +93,7 @@ func (e *engine) send(method, path, body string) ([]byte, error) {
 	return text, err
 }
 
-// containers returns the containers of an agent, by id.
+// containers returns an agent's containers by id.
 func (e *engine) containers(node string) ([]container, error) {
 	filters, _ := json.Marshal(map[string][]string{"label": {labelAgent + "=" + node}})
 	text, err := e.ask(http.MethodGet, "/containers/json?all=1&filters="+url.QueryEscape(string(filters)))
@@ -129,13 +129,13 @@ func (e *engine) containers(node string) ([]container, error) {
 	return out, nil
 }
 
-// running returns the running application containers.
+// running returns an agent's running application containers.
 func (e *engine) running(node string) ([]container, error) {
 	all, err := e.containers(node)
 	return slices.DeleteFunc(all, func(c container) bool { return c.Kind != "app" || !c.Running }), err
 }
 
-// remove removes every container of an agent, and the sandboxes last.
+// remove removes every container of an agent. It removes sandboxes last.
 func (e *engine) remove(t testing.TB, node string) {
 	t.Helper()
 	list, err := e.containers(node)
@@ -152,7 +152,7 @@ func (e *engine) remove(t testing.TB, node string) {
 			}
 		}
 	}
-	// The network can be removed last. An agent without pods has none.
+	// The network can be removed only without containers. An agent without pods has no network.
 	_, _ = e.ask(http.MethodDelete, "/networks/flotilla-"+node)
 }
 
@@ -163,7 +163,7 @@ type device struct {
 	node   string
 	dir    string
 	engine *engine
-	mirror string // address at which the engine pulls the hub's images; "": it does not
+	mirror string // address at which the engine pulls the hub's images; "" if it does not
 }
 
 var devicesMade atomic.Int32
@@ -171,7 +171,7 @@ var devicesMade atomic.Int32
 // join creates a device and runs the join command that the hub printed.
 func (h *hub) join(site string, e *engine) *device { return h.joinThrough(h, site, e) }
 
-// joinThrough is join at another hub of the database.
+// joinThrough is join at another hub of the same database.
 func (h *hub) joinThrough(at *hub, site string, e *engine) *device {
 	h.t.Helper()
 	d := &device{t: h.t, engine: e, dir: filepath.Join(h.t.TempDir(), site),
@@ -198,8 +198,8 @@ func (h *hub) joinThrough(at *hub, site string, e *engine) *device {
 	return d
 }
 
-// anyDisk disables eviction for disk space: the agent would remove the images of other tests on
-// this machine.
+// anyDisk disables eviction for disk space. Otherwise the agent would remove images that other
+// tests on this machine need.
 const anyDisk = "nodefs.available<0,nodefs.inodesFree<0,imagefs.available<0,imagefs.inodesFree<0"
 
 // run starts the agent.

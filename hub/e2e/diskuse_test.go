@@ -14,10 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// perEvent is the memory of an event; a hub keeps some thousands.
+// perEvent is the memory that one event needs. A hub keeps some thousands of events.
 const perEvent = 5 << 10
 
-// Five hundred devices, and workloads that change all the time: after a while neither the hub nor
+// Five hundred devices run, and workloads change all the time. After a while neither the hub nor
 // the devices grow.
 func TestASoak(t *testing.T) {
 	t.Parallel()
@@ -27,7 +27,8 @@ func TestASoak(t *testing.T) {
 		"--log-level", "warn")
 	p := h.simulate(devices, 5)
 	h.kubectlWith(signYAML, "apply", "-f", "-")
-	// most is the maximum of some rounds, since memory grows between two garbage collections.
+	// most returns the maximum of some rounds, because memory grows between two garbage
+	// collections.
 	most := func(rounds int) (at [2]size) {
 		for i := range rounds {
 			h.kubectl("scale", "deployment/sign", fmt.Sprint("--replicas=", 50+100*(i%2)))
@@ -39,7 +40,7 @@ func TestASoak(t *testing.T) {
 		return at
 	}
 	events := func() int { return strings.Count(h.kubectl("get", "events", "-A", "-o", "name"), "\n") }
-	before, had := most(6), events() // after everything that grows only once
+	before, had := most(6), events() // everything that grows only once has grown
 	began := time.Now()
 	most(6)
 	after, more := most(6), events()-had
@@ -52,7 +53,7 @@ func TestASoak(t *testing.T) {
 			b.memory += more * perEvent
 		}
 		if a.files > b.files+10 || a.threads > b.threads+6 || a.memory > b.memory*5/4+(8<<20) {
-			t.Errorf("it grows: %s, and %d events", figures[i], more)
+			t.Errorf("resources grow: %s, and %d events", figures[i], more)
 		}
 	}
 	h.allReady(devices)
@@ -73,15 +74,15 @@ func (p *process) size(t testing.TB) size {
 	return size{len(open), int(field(t, dir+"status", "Threads:")), int(field(t, dir+"status", "VmRSS:")) << 10}
 }
 
-// TestWear counts the bytes that a hub with a hundred idle nodes, and an idle agent with an engine,
-// write to their disks.
+// TestWear counts the bytes that a hub with a hundred idle nodes, and an idle agent, write to their
+// disks.
 func TestWear(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
 	long(t)
 	strace, err := exec.LookPath("strace")
 	if err != nil {
-		need(t, "strace is needed to count what the hub syncs: %v", err)
+		need(t, "needs strace, which counts the hub's syncs: %v", err)
 	}
 	h := newHub(t, "--lease-interval", "10s", "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s")
 	h.simulate(100, 5)
@@ -105,21 +106,21 @@ func TestWear(t *testing.T) {
 	}
 	hubBefore, agentBefore := written(h.process), written(d.process)
 	if hubBefore == 0 {
-		t.Skip("the test's directory is on no disk (tmpfs): what reaches one is not counted")
+		t.Skip("needs a directory on a disk: writes to a tmpfs are not counted")
 	}
 	began := time.Now()
 	time.Sleep(4 * time.Minute)
 	hours := time.Since(began).Hours()
 	hubMB, agentMB := float64(written(h.process)-hubBefore)/1e6/hours, float64(written(d.process)-agentBefore)/1e6/hours
-	_ = watch.Process.Signal(syscall.SIGINT) // closes its connections
-	_ = watch.Wait()                         // its exit code does not matter
+	_ = watch.Process.Signal(syscall.SIGINT) // strace detaches from the hub
+	_ = watch.Wait()                         // strace's exit code does not matter
 	body, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	syncs := float64(strings.Count(string(body), "sync(")) / hours
 	if hubMB > 20 || syncs > 240 || agentMB > 1 {
-		t.Errorf("in an hour the hub writes %.1f MB and syncs %.0f times, the agent writes %.2f MB; want 20, 240 and 1",
+		t.Errorf("in an hour the hub writes %.1f MB and syncs %.0f times, the agent writes %.2f MB; want less than 20, 240 and 1",
 			hubMB, syncs, agentMB)
 	}
 	seen(t, fmt.Sprintf("of four quiet minutes, for an hour: the hub of 101 nodes %.1f MB and %.0f syncs, an agent "+

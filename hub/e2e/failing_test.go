@@ -18,13 +18,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The hub's disk fails or becomes read-only for a while, and its database is moved. The hub serves
-// reads and leases, answers 503 with the next step to writes, and recovers without a restart.
+// The hub's disk fails or becomes read-only for a while, and its database is moved away. The hub
+// answers reads and leases, answers writes with 503 and the next step, and recovers without a
+// restart.
 func TestAFailingDiskOfTheHub(t *testing.T) {
 	t.Parallel()
 	strace, err := exec.LookPath("strace")
 	if err != nil {
-		need(t, "strace is needed to make writes of a hub fail: %v", err)
+		need(t, "needs strace, which makes the hub's writes fail: %v", err)
 	}
 	h := newHub(t)
 	h.simulate(2, 1)
@@ -37,14 +38,14 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 	n := &ackLog{counts: map[string]int{}, deleted: map[string]bool{}}
 	keep := func(name string) {
 		t.Helper()
-		await(t, name+" is taken", patience, func() error { return create(name) })
+		await(t, name+" is accepted", patience, func() error { return create(name) })
 		n.note(name, 1)
 	}
 	refused := func(when, name string) {
 		t.Helper()
 		var r refusal
 		if err := create(name); !errors.As(err, &r) || r.code != http.StatusServiceUnavailable {
-			t.Errorf("%s: a create is answered with %v, want 503", when, err)
+			t.Errorf("%s: create: %v, want 503", when, err)
 		}
 	}
 	alive := func(when string) {
@@ -68,12 +69,12 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 		tracer := start(t, strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64,fsync,fdatasync",
 			"-e", "inject="+fault,
 			"-P", file, "-P", file+"-wal", "-p", strconv.Itoa(h.cmd.Process.Pid))
-		await(t, "strace holds the hub", patience, func() error { return traced(h.cmd.Process.Pid) })
+		await(t, "strace traces every thread of the hub", patience, func() error { return traced(h.cmd.Process.Pid) })
 		refused(fault, "during")
 		alive(fault)
 		refused(fault, "still")
 		reported := h.output.String()[printed:]
-		if i == 0 && (!strings.Contains(reported, "fails (see") || !strings.Contains(reported, file) || !strings.Contains(reported, "dmesg")) { // then it logs that once a minute
+		if i == 0 && (!strings.Contains(reported, "fails (see") || !strings.Contains(reported, file) || !strings.Contains(reported, "dmesg")) { // later the hub logs this at most once a minute
 			t.Errorf("%s: the log is\n%s", fault, reported)
 		}
 		if lines := strings.Count(reported, "\n"); lines > 20 {
@@ -88,7 +89,7 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 	refused("its database was moved", "moved")
 	alive("its database was moved")
 	if printed := h.output.String(); !strings.Contains(printed, "MOVED OR REMOVED") {
-		t.Errorf("after the database was moved the log is\n%s", tail(printed, 5))
+		t.Errorf("log after the database was moved:\n%s", tail(printed, 5))
 	}
 	if err := os.Rename(file+".bak", file); err != nil {
 		t.Fatal(err)
@@ -109,11 +110,11 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 		"acknowledged is lost")
 }
 
-// traced is nil if every thread of a process has a tracer.
+// traced returns nil if every thread of a process has a tracer.
 func traced(pid int) error {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(tasks) == 0 {
-		return fmt.Errorf("it has no threads: %v", err)
+		return fmt.Errorf("the process has no threads: %v", err)
 	}
 	for _, task := range tasks {
 		text, err := os.ReadFile(task)

@@ -24,12 +24,12 @@ func smallDisk(t testing.TB, dir, size string) {
 		t.Fatal(err)
 	}
 	if err := syscall.Mount("flotilla-e2e", dir, "tmpfs", 0, "size="+size+",mode=0700"); err != nil {
-		need(t, "a disk that fills up needs root, to mount a tmpfs: %v", err)
+		need(t, "needs root, to mount a small tmpfs as a disk: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 }
 
-// filler fills a disk, as another program's log may.
+// filler fills a disk as another program's log does.
 func filler(t testing.TB, dir string) string {
 	t.Helper()
 	file := filepath.Join(dir, "filler")
@@ -49,8 +49,8 @@ func filler(t testing.TB, dir string) string {
 	return file
 }
 
-// Another program fills the hub's disk. The hub serves reads, leases and deletions, answers 507
-// with the cause to additions, starts on the full disk, and recovers without a restart.
+// Another program fills the hub's disk. The hub answers reads, leases and deletions, and answers
+// additions with 507 and the cause. It starts on the full disk, and recovers without a restart.
 func TestAFullDiskOfTheHub(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -96,7 +96,7 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 		}
 		if !errors.As(err, &refused) || refused.code != http.StatusInsufficientStorage ||
 			!strings.Contains(refused.text, "full") {
-			t.Fatalf("on a full disk a create is answered with %v, want 507 and the cause", err)
+			t.Fatalf("create on a full disk: %v, want 507 and the cause", err)
 		}
 		break
 	}
@@ -120,13 +120,13 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 		}
 	}
 	alive("on a full disk")
-	// The hub's own additions wait; its deletions go on.
+	// The hub's own additions wait; its deletions continue.
 	h.kubectl("scale", "deployment", "sign", "--replicas=3")
 	h.kubectl("delete", "deployment", "spare", "--wait=false")
 	await(t, "the pods of a deleted workload are removed", patience, func() error {
 		b, err := h.get("/api/v1/namespaces/default/pods?labelSelector=app%3Dspare")
 		if err == nil && strings.Contains(string(b), `"name":"spare-`) {
-			return errors.New("there are some")
+			return errors.New("pods are left")
 		}
 		return err
 	})
@@ -140,9 +140,9 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 	h.allReady(6)
 	alive("started on a full disk")
 	if err := create(9000); !errors.As(err, &refused) || refused.code != http.StatusInsufficientStorage {
-		t.Errorf("after a start on a full disk a create is answered with %v", err)
+		t.Errorf("create after a start on a full disk: %v", err)
 	}
-	for i := range 3 { // users can delete objects
+	for i := range 3 { // users can still delete objects
 		name := fmt.Sprintf("pad-%04d", i)
 		if _, err := h.ask(context.Background(), http.MethodDelete, base+"/"+name, "", nil); err != nil {
 			t.Errorf("deleting on a full disk: %v", err)
@@ -165,14 +165,14 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 	h.checkNotes(n)
 	await(t, "every device reports its pods", patience, func() error { return h.available("sign", 3) })
 	if after := h.lives(); slices.ContainsFunc(before, func(life string) bool { return !slices.Contains(after, life) }) {
-		t.Errorf("the containers were\n%v and are\n%v", before, after)
+		t.Errorf("containers before:\n%v\nafter:\n%v", before, after)
 	}
 	seen(t, fmt.Sprintf("answered 507, deleted, restarted in %.1f s on it; 6 nodes stayed ready; new things %.1f s "+
 		"after there was room; database sound", started.Seconds(), healed.Seconds()))
 }
 
-// A device with a full or read-only state directory keeps its lease and its containers, reports the
-// problem, and applies the desired state as soon as it can.
+// A device with a full or read-only state directory reports it, and keeps its lease and its
+// containers. It applies the desired state as soon as it can.
 func TestAFullDiskOfTheDevice(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -183,7 +183,7 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	smallDisk(t, d.dir, "512m") // new containers need more than half of it free
+	smallDisk(t, d.dir, "512m") // the agent starts new containers only if more than half of the disk is free
 	if err := os.WriteFile(filepath.Join(d.dir, "identity.json"), whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -205,15 +205,15 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		spoil, mend func()
-		takes       bool // the next desired state is stored: space is reserved for it
+		storesNext  bool // whether the next desired state can be stored: a full disk has space reserved for it
 		ready       corev1.ConditionStatus
 	}{
 		{"full", func() { filler(t, d.dir) }, func() { _ = os.Remove(filepath.Join(d.dir, "filler")) }, true, corev1.ConditionTrue},
-		{"read-only", func() { // a kernel does this to open files only when the disk fails
+		{"read-only", func() { // the kernel makes open files read-only only if the disk fails
 			d.kill()
 			remount(syscall.MS_RDONLY)
 			d.run()
-		}, func() { // like a reboot: a running agent checks its disks only every five minutes
+		}, func() { // a new process, since a running agent checks its disks only every five minutes
 			d.kill()
 			remount(0)
 			d.run()
@@ -221,7 +221,7 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 	} {
 		c.spoil()
 		h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"disk":"was %s"}}`, c.name))
-		if c.takes {
+		if c.storesNext {
 			await(t, "the new desired state is stored", patience, func() error { return d.stores("was " + c.name) })
 			await(t, "the node reports its full disk", patience,
 				func() error { return h.condition(d.node, "OutOfDisk", corev1.ConditionTrue) })
@@ -239,10 +239,10 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 			}
 		}
 		e.same(t, d.node, before, "the disk was "+c.name)
-		d.kill() // a start on that disk
+		d.kill() // the agent starts on that disk
 		d.run()
 		began := time.Now()
-		await(t, "it starts on a disk that is "+c.name, patience, func() error {
+		await(t, "the agent starts on a disk that is "+c.name, patience, func() error {
 			if !h.lastSeen(d.node).After(began) {
 				return errors.New("no lease yet")
 			}
@@ -250,7 +250,7 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 		})
 		c.mend()
 		began = time.Now()
-		await(t, "all is stored when the disk is well", patience, func() error {
+		await(t, "the desired state is stored after the disk's recovery", patience, func() error {
 			return errors.Join(h.condition(d.node, "StateStored", corev1.ConditionTrue), h.ready(d.node, corev1.ConditionTrue),
 				h.available("sign", 2), d.stores("was "+c.name))
 		})
@@ -260,7 +260,7 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 	seen(t, strings.Join(figures, ", ")+"; leases went on, no container restarted")
 }
 
-// stores is nil once the desired state on a device's disk contains a text.
+// stores returns nil when the desired state on the device's disk contains this text.
 func (d *device) stores(text string) error {
 	for i := range 2 {
 		body, err := os.ReadFile(filepath.Join(d.dir, fmt.Sprintf("desired.%d.state", i)))
@@ -274,7 +274,7 @@ func (d *device) stores(text string) error {
 	return nil
 }
 
-// condition is nil once a node's condition has the wanted status.
+// condition returns nil when a node's condition has this status.
 func (h *hub) condition(node, kind string, want corev1.ConditionStatus) error {
 	n, err := h.node(node)
 	if err != nil {

@@ -26,19 +26,19 @@ import (
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
-// A hub is flotilla-hub serve with its own data directory.
+// A hub is a `flotilla-hub serve` with its own data directory.
 type hub struct {
 	*process
 	t          testing.TB
 	dir        string
 	https, dev string // addresses
 	args       []string
-	config     string // kubeconfig
+	config     string // path of a kubeconfig
 	client     *http.Client
-	older      string // program of another version; "": today's
+	older      string // program of another version; "" for this checkout's
 }
 
-// path is the path of its program.
+// path returns the path of the hub's program.
 func (h *hub) path() string {
 	if h.older != "" {
 		return h.older
@@ -62,9 +62,10 @@ func newHub(t testing.TB, args ...string) *hub {
 
 var hubs atomic.Int64
 
-// ownAddresses is a pod address range for one hub's devices. Tests share the machine's engines with
-// other hubs, and a node whose addresses are in use gets no pods. Docker may still hold the
-// addresses of a removed network, which its list of networks does not show, so the range is tried.
+// ownAddresses returns a pod address range for one hub's devices. Tests share the machine's engines
+// with other hubs, and a node gets no pods if its addresses are in use. Docker may still hold the
+// addresses of a removed network that it no longer lists, so ownAddresses creates a network to try
+// the range.
 func ownAddresses(t testing.TB) string {
 	socket := os.Getenv("DOCKER_SOCK")
 	if socket == "" {
@@ -75,7 +76,7 @@ func ownAddresses(t testing.TB) string {
 		n := hubs.Add(1)
 		addresses := fmt.Sprintf("10.%d.0.0/16", 96+(int64(os.Getpid())*31+n)%128)
 		if of := reached(t, addresses); of != "" {
-			t.Logf("%s is in use: this machine has %s", addresses, of)
+			t.Logf("%s is in use: %s is an address of this machine", addresses, of)
 			continue
 		}
 		name := fmt.Sprintf("e2e-%d-free-%d", os.Getpid(), n)
@@ -85,7 +86,7 @@ func ownAddresses(t testing.TB) string {
 			_, err = docker.ask(http.MethodDelete, "/networks/"+name)
 		}
 		if err == nil || !strings.Contains(err.Error(), "overlaps") {
-			return addresses // or Docker is not installed
+			return addresses // the range is free, or Docker is not installed
 		}
 		t.Logf("%s is in use: %v", addresses, err)
 	}
@@ -93,8 +94,8 @@ func ownAddresses(t testing.TB) string {
 	return ""
 }
 
-// reached is an address of this machine in a range, for example of Podman's networks or of a killed
-// test.
+// reached returns an address of this machine in a range, such as one of Podman's networks or of a
+// killed test.
 func reached(t testing.TB, addresses string) string {
 	have, err := net.InterfaceAddrs()
 	if err != nil {
@@ -109,11 +110,11 @@ func reached(t testing.TB, addresses string) string {
 	return ""
 }
 
-// start starts the hub, and waits until it serves.
+// start starts the hub and waits until it serves.
 func (h *hub) start() {
 	h.t.Helper()
 	h.launch()
-	await(h.t, "the start of the hub", patience, h.answers)
+	await(h.t, "the hub starts", patience, h.answers)
 }
 
 func (h *hub) launch() {
@@ -121,10 +122,10 @@ func (h *hub) launch() {
 	h.process = start(h.t, h.path(), h.args...)
 }
 
-// answers is nil once the hub serves.
+// answers returns nil when the hub serves.
 func (h *hub) answers() error {
 	if h.ended() {
-		h.t.Fatalf("the hub has ended: %s", tail(h.output.String(), 10))
+		h.t.Fatalf("the hub has exited: %s", tail(h.output.String(), 10))
 	}
 	if h.client == nil {
 		r := command{path: h.path(), args: []string{"kubeconfig", "--data-dir", h.dir, "--server",
@@ -140,7 +141,7 @@ func (h *hub) answers() error {
 	return err
 }
 
-// login stores a kubeconfig for kubectl and for requests of the test.
+// login stores a kubeconfig for kubectl and for the test's own requests.
 func (h *hub) login(kubeconfig []byte) error {
 	var k struct {
 		Clusters []struct {
@@ -174,7 +175,7 @@ func (h *hub) login(kubeconfig []byte) error {
 	return os.WriteFile(h.config, kubeconfig, 0o600)
 }
 
-// A refusal is an API response that is not 2xx.
+// A refusal is an API response with a code other than 2xx.
 type refusal struct {
 	code int
 	text string
@@ -182,7 +183,7 @@ type refusal struct {
 
 func (r refusal) Error() string { return fmt.Sprintf("%d: %s", r.code, r.text) }
 
-// ask sends one request. A response that is not 2xx is an error.
+// ask sends one request. A code other than 2xx is an error.
 func (h *hub) ask(ctx context.Context, method, path, contentType string, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, "https://"+h.https+path, bytes.NewReader(body))
 	if err != nil {
@@ -223,7 +224,7 @@ func (h *hub) node(name string) (corev1.Node, error) {
 	return n, err
 }
 
-// pods returns the pods with a label app, of one node or of all.
+// pods returns the pods with this label app, of one node or of all nodes.
 func (h *hub) pods(app, node string) ([]corev1.Pod, error) {
 	var l corev1.PodList
 	path := "/api/v1/namespaces/default/pods?labelSelector=app%3D" + app
@@ -240,7 +241,7 @@ func (h *hub) deployment(name string) (appsv1.Deployment, error) {
 	return d, err
 }
 
-// ready is nil once a node's Ready has the wanted status.
+// ready returns nil when a node's Ready has this status.
 func (h *hub) ready(node string, want corev1.ConditionStatus) error {
 	n, err := h.node(node)
 	if err != nil {
@@ -261,7 +262,7 @@ func ready(n corev1.Node) corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// kubectl runs the real kubectl, which has to succeed.
+// kubectl runs the real kubectl. The command must succeed.
 func (h *hub) kubectl(args ...string) string {
 	h.t.Helper()
 	return h.kubectlWith("", args...)
@@ -272,7 +273,7 @@ func (h *hub) kubectlWith(stdin string, args ...string) string {
 	h.t.Helper()
 	out, errs, code := kubectltest.RunInput(h.t, kubectl(h.t), h.config, stdin, args...)
 	if code != 0 {
-		h.t.Fatalf("kubectl %s ended with code %d: %s%s", strings.Join(args, " "), code, out, errs)
+		h.t.Fatalf("kubectl %s exited with code %d: %s%s", strings.Join(args, " "), code, out, errs)
 	}
 	return out + errs
 }
@@ -282,7 +283,7 @@ func kubectl(t testing.TB) string {
 	return kubectltest.Build(t, kubectltest.Newest)
 }
 
-// simulate starts simulated devices, and waits until all are ready.
+// simulate starts simulated devices and waits until all are ready.
 func (h *hub) simulate(count, sites int) *process {
 	h.t.Helper()
 	p := start(h.t, program(h.t, "simulate", here), "--hub", "mqtt://"+h.dev,
@@ -294,7 +295,7 @@ func (h *hub) simulate(count, sites int) *process {
 // allReady waits until the hub has this number of nodes, all ready.
 func (h *hub) allReady(count int) {
 	h.t.Helper()
-	await(h.t, fmt.Sprintf("%d ready nodes", count), time.Minute+time.Duration(count)*50*time.Millisecond, func() error {
+	await(h.t, fmt.Sprintf("%d nodes are ready", count), time.Minute+time.Duration(count)*50*time.Millisecond, func() error {
 		var l corev1.NodeList
 		if err := h.read("/api/v1/nodes", &l); err != nil {
 			return err

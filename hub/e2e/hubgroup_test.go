@@ -25,7 +25,8 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// A hubGroup is several hubs on one PostgreSQL database, whose addresses the devices have.
+// A hubGroup is several hubs on one PostgreSQL database. The devices have the addresses of all
+// hubs.
 type hubGroup struct {
 	t        *testing.T
 	hubs     []*hub
@@ -33,7 +34,7 @@ type hubGroup struct {
 	database string
 }
 
-// newHubGroup starts them; the first becomes the leader.
+// newHubGroup starts the hubs; the first becomes the leader.
 func newHubGroup(t *testing.T, count int, args ...string) *hubGroup {
 	t.Helper()
 	c := &hubGroup{t: t, server: postgrestest.Start(t, "fsync=on", "full_page_writes=on")}
@@ -64,7 +65,7 @@ func newHubGroup(t *testing.T, count int, args ...string) *hubGroup {
 	return c
 }
 
-// copySecretsKey copies the key of the secrets from another hub, as an administrator does.
+// copySecretsKey copies the key of the secrets from the first hub, as an administrator does.
 func (h *hub) copySecretsKey(first *hub) {
 	h.t.Helper()
 	key, err := os.ReadFile(filepath.Join(first.dir, "secrets.key"))
@@ -82,7 +83,7 @@ func (h *hub) copySecretsKey(first *hub) {
 // leader waits until exactly one hub is the leader.
 func (c *hubGroup) leader() (leader *hub, standbys []*hub) {
 	c.t.Helper()
-	await(c.t, "one hub that leads", patience, func() error {
+	await(c.t, "exactly one hub leads", patience, func() error {
 		leader, standbys = nil, nil
 		for _, h := range c.hubs {
 			switch {
@@ -90,7 +91,7 @@ func (c *hubGroup) leader() (leader *hub, standbys []*hub) {
 			case !leads(h):
 				standbys = append(standbys, h)
 			case leader != nil:
-				c.t.Fatalf("%s and %s lead", leader.dir, h.dir)
+				c.t.Fatalf("both %s and %s lead", leader.dir, h.dir)
 			default:
 				leader = h
 			}
@@ -103,8 +104,8 @@ func (c *hubGroup) leader() (leader *hub, standbys []*hub) {
 	return leader, standbys
 }
 
-// Real devices join over TLS, one of them through a standby, and the leader is killed. They connect
-// to the next hub, and renew their certificates there.
+// Real devices join over TLS, one of them through a standby. After a kill of the leader they
+// connect to the remaining hub and renew their certificates there.
 func TestADeviceSurvivesTheHubItJoinedThrough(t *testing.T) {
 	t.Parallel()
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
@@ -125,21 +126,21 @@ func TestADeviceSurvivesTheHubItJoinedThrough(t *testing.T) {
 	}
 	a.kill()
 	if next, _ := c.leader(); next != b {
-		t.Fatal("no hub has taken over")
+		t.Fatal("the remaining hub leads")
 	}
 	b.allReady(2)
-	output(t, program(t, "hub", here), "ca", "rotate", "--root", "--data-dir", b.dir) // makes each device renew
+	output(t, program(t, "hub", here), "ca", "rotate", "--root", "--data-dir", b.dir) // a new root makes each device renew
 	for _, d := range []*device{one, two} {
 		await(t, d.node+" renews at the remaining hub", patience, func() error {
 			id, err := join.Load(d.dir)
 			if err == nil && (id.HubURL != "https://"+b.https || strings.Count(id.CA, "BEGIN") != 2) {
-				err = errors.New("its hub is " + id.HubURL)
+				err = errors.New("the device's hub is " + id.HubURL)
 			}
 			return err
 		})
 	}
 	if events := b.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
-		t.Errorf("a node was not ready, because another hub leads:\n%s", events)
+		t.Errorf("a node became NotReady during the change of leaders:\n%s", events)
 	}
 }
 
@@ -154,11 +155,11 @@ func TestKubectlThroughAStandby(t *testing.T) {
 	b.allReady(8)
 	b.workingDay(t)
 	if leader, _ := c.leader(); leader != a {
-		t.Error("the standby leads")
+		t.Error("the standby becomes the leader")
 	}
 }
 
-// exec, attach, logs, cp and port-forward work at a standby, until it becomes the leader.
+// exec, attach, logs, cp and port-forward work at a standby, and still after it becomes the leader.
 func TestKubectlInContainersThroughAStandby(t *testing.T) {
 	t.Parallel()
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
@@ -177,9 +178,9 @@ func TestKubectlInContainersThroughAStandby(t *testing.T) {
 	s.Await("begun\n")
 	a.kill()
 	if rest, code := s.End(); code == 0 {
-		t.Errorf("after a kill of the leader kubectl exec printed %q, code %d", rest, code)
+		t.Errorf("kubectl exec, when the leader was killed: output %q, code %d", rest, code)
 	}
-	await(t, "a command runs at the hub that leads now", patience, func() error {
+	await(t, "a command runs at the new leader", patience, func() error {
 		if out, errs, code := kubectltest.Run(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print",
 			"again"); code != 0 || out != "again\n" {
 			return errors.New(out + errs)
@@ -189,8 +190,8 @@ func TestKubectlInContainersThroughAStandby(t *testing.T) {
 	b.kubectl("delete", "pod", "box")
 }
 
-// A client that watches configmaps like client-go, at a standby that becomes the leader, receives
-// each change in order, or has to list again.
+// A client like client-go watches configmaps at a standby, which then becomes the leader. The
+// client receives each change in order, or is told to list again.
 func TestAWatchSurvivesANewLeader(t *testing.T) {
 	t.Parallel()
 	c := newHubGroup(t, 2)
@@ -210,14 +211,14 @@ func TestAWatchSurvivesANewLeader(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	a.kill()
 	if next, _ := c.leader(); next != b {
-		t.Fatal("the killed hub leads")
+		t.Fatal("the hub leads again after its restart")
 	}
 	time.Sleep(2 * time.Second)
 	a.start()
 	time.Sleep(2 * time.Second)
-	b.stop() // the hub of the watch is away for a while
+	b.stop() // the watch's hub is stopped for a while
 	if next, _ := c.leader(); next != a {
-		t.Fatal("the stopped hub is the leader")
+		t.Fatal("the hub leads again after its stop")
 	}
 	b.start()
 	time.Sleep(2 * time.Second)
@@ -251,17 +252,17 @@ func (w *watcher) knows(all []corev1.ConfigMap) error {
 	defer w.mu.Unlock()
 	for _, c := range all {
 		if fmt.Sprint(w.seen[c.Name]) != c.ResourceVersion {
-			return fmt.Errorf("%s has revision %s, the watcher %d", c.Name, c.ResourceVersion, w.seen[c.Name])
+			return fmt.Errorf("%s has revision %s, the watcher's newest is %d", c.Name, c.ResourceVersion, w.seen[c.Name])
 		}
 	}
-	if len(all) < 5 { // a slow machine has made about forty
-		return fmt.Errorf("there are only %d", len(all))
+	if len(all) < 5 { // a slow machine makes about forty
+		return fmt.Errorf("only %d config maps were written", len(all))
 	}
 	return nil
 }
 
 func (w *watcher) follow(ctx context.Context, h *hub, base string) {
-	client := &http.Client{Transport: h.client.Transport} // without a timeout
+	client := &http.Client{Transport: h.client.Transport} // a watch needs a client without a timeout
 	rev := uint64(0)
 	for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		if rev == 0 {
@@ -292,7 +293,7 @@ func (w *watcher) follow(ctx context.Context, h *hub, base string) {
 	}
 }
 
-// read reads one watch to its end, and returns the revision to continue from; 0: list again.
+// read reads one watch to its end, and returns the revision to continue from, or 0 to list again.
 func (w *watcher) read(body io.Reader, rev uint64) uint64 {
 	w.mu.Lock()
 	w.watches++
@@ -324,8 +325,8 @@ func (w *watcher) read(body io.Reader, rev uint64) uint64 {
 	}
 }
 
-// Each transaction takes eight seconds, longer than another hub waits for a sign of life. The
-// leader stays the leader, and no forwarded request is cut.
+// Each transaction takes eight seconds, longer than a standby waits for a heartbeat. The leader
+// stays the leader, and forwarded requests continue.
 func TestALeaderWithASlowDatabaseStays(t *testing.T) {
 	t.Parallel()
 	c := newHubGroup(t, 2)
@@ -342,10 +343,10 @@ func TestALeaderWithASlowDatabaseStays(t *testing.T) {
 	if _, err := b.ask(t.Context(), http.MethodPost, base, "application/json", body); err != nil {
 		t.Errorf("a write in a slow transaction: %v", err)
 	}
-	await(t, "the standby has tried twice to take the lead", patience, func() error {
+	await(t, "the standby tries twice to take the lead", patience, func() error {
 		_, _ = b.ask(t.Context(), http.MethodPost, base, "application/json", body)
-		if n := strings.Count(b.output.String(), "the leader is alive"); n < 2 {
-			return fmt.Errorf("it has %d times", n)
+		if n := strings.Count(b.output.String(), "the leader writes a heartbeat"); n < 2 {
+			return fmt.Errorf("the standby has tried %d times", n)
 		}
 		return nil
 	})
@@ -355,18 +356,18 @@ func TestALeaderWithASlowDatabaseStays(t *testing.T) {
 		return err
 	})
 	if a.ended() || b.ended() || !leads(a) || leads(b) {
-		t.Error("another hub leads, because the database was slow")
+		t.Error("a slow database must not cost the lead")
 	}
 	await(t, "the watch at the standby continues", patience, func() error {
 		if n := strings.Count(watch.output.String(), "configmap/slow-"); n < 3 {
-			return fmt.Errorf("it received %d", n)
+			return fmt.Errorf("the watch received %d changes", n)
 		}
 		return nil
 	})
 }
 
-// A leader that steps down waits twice ten seconds for an unresponsive database. It closes its
-// ports first, so that clients go to another hub and do not wait.
+// A leader that loses the lead waits up to 20 s for an unresponsive database. It closes its ports
+// first, so that clients go to another hub instead of waiting.
 func TestAFormerLeaderAcceptsNoClients(t *testing.T) {
 	t.Parallel()
 	c := newHubGroup(t, 1)
@@ -376,44 +377,44 @@ func TestAFormerLeaderAcceptsNoClients(t *testing.T) {
 		defer close(held)
 		c.server.Do(c.database, "BEGIN; LOCK TABLE leader IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(25); COMMIT")
 	}()
-	await(t, "the leader waits for its database", patience, func() error {
+	await(t, "a statement of the leader waits for the lock", patience, func() error {
 		if waits := c.server.Do(c.database, "SELECT count(*) FROM pg_locks WHERE NOT granted"); waits == "0" {
-			return errors.New("it does not")
+			return errors.New("no statement waits")
 		}
 		return nil
 	})
-	go func() { // with a request under way
+	go func() { // one request is open
 		_, _ = h.ask(t.Context(), http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json",
 			[]byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late"}}`))
 	}()
 	for _, port := range []string{h.https, h.dev} {
 		await(t, port+" is closed", patience, func() error {
 			if h.ended() {
-				t.Fatal("the hub has ended before its ports were closed")
+				t.Fatal("the hub must close its ports before it exits")
 			}
 			conn, err := net.Dial("tcp", port)
 			if err == nil {
 				_ = conn.Close()
-				return errors.New("it is open")
+				return errors.New("the port is open")
 			}
 			return nil
 		})
 	}
-	await(t, "the hub ends", patience, func() error {
+	await(t, "the hub exits", patience, func() error {
 		if !h.ended() {
-			return errors.New("it goes on")
+			return errors.New("the hub runs")
 		}
 		return nil
 	})
 	if printed := h.output.String(); !strings.Contains(printed, "this hub no longer leads") {
-		t.Errorf("the hub ended without a reason: %s", tail(printed, 5))
+		t.Errorf("the hub must exit with the reason: %s", tail(printed, 5))
 	}
 	<-held
 	h.start()
 	c.leader()
 }
 
-// Three hubs lose one leader after the other, until none is left, and get one back.
+// Three hubs lose one leader after the other until none is left; then one starts again.
 func TestThreeHubs(t *testing.T) {
 	t.Parallel()
 	c := newHubGroup(t, 3)
@@ -423,7 +424,7 @@ func TestThreeHubs(t *testing.T) {
 		body := []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "` + name + `"}}`)
 		await(t, "a write is acknowledged", patience, func() error {
 			_, err := h.ask(t.Context(), http.MethodPost, base, "application/json", body)
-			if r := (refusal{}); errors.As(err, &r) && r.code == http.StatusConflict { // the former request had no response
+			if r := (refusal{}); errors.As(err, &r) && r.code == http.StatusConflict { // the request before had no response but was carried out
 				return nil
 			}
 			return err
@@ -437,7 +438,7 @@ func TestThreeHubs(t *testing.T) {
 	second.kill()
 	third, standbys := c.leader()
 	if len(standbys) > 0 || third == first || third == second {
-		t.Fatal("a killed hub answers")
+		t.Fatal("the restarted hub answers")
 	}
 	write(third, "three")
 	third.stop()
@@ -455,15 +456,15 @@ func TestThreeHubs(t *testing.T) {
 		}
 	}
 
-	// If two hubs have one address, the standby exits with the reason.
+	// If a standby has the leader's address, it exits with the reason.
 	second.stop()
 	same := slices.Clone(second.args)
 	i := slices.Index(first.args, "--peer-listen")
 	r := command{path: program(t, "hub", here), args: append(same, "--peer-address", first.args[i+1])}.run(t)
 	if r.code == 0 || !strings.Contains(r.err, "give each hub") || !strings.Contains(r.err, first.args[i+1]) {
-		t.Errorf("a hub with another one's address ended with code %d and printed %s", r.code, r.err)
+		t.Errorf("a hub with the leader's address exited with code %d: %s", r.code, r.err)
 	}
 	if !leads(first) {
-		t.Error("the hub that was there first does not lead")
+		t.Error("the first hub no longer leads")
 	}
 }

@@ -25,8 +25,8 @@ spec:
       containers: [{name: till, image: "hub/shop/till:1", imagePullPolicy: Always, args: [wait]}]
 `
 
-// A device without internet runs an image that was pushed to its hub, and starts it again while the
-// hub is away.
+// A device without internet runs an image that was pushed to its hub. It can start the image again
+// while the hub is stopped.
 func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 	engines(t, func(t *testing.T, e *engine) {
 		h := newHub(t)
@@ -40,7 +40,7 @@ func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 		await(t, "the node", patience, func() error { return h.ready(d.node, "True") })
 		h.kubectlWith(hubImageYAML, "apply", "-f", "-")
 		var before []container
-		await(t, "the hub's image on the device", patience, func() (err error) {
+		await(t, "the device runs the hub's image", patience, func() (err error) {
 			if before, err = e.running(d.node); err == nil && len(before) != 1 {
 				err = fmt.Errorf("%d containers run: %s", len(before), h.kubectl("get", "pods,events"))
 			}
@@ -56,19 +56,19 @@ func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 		})
 		list := output(t, program(t, "hub", here), "image", "list", "--data-dir", h.dir)
 		if !strings.Contains(list, "hub/shop/till:1 ") {
-			t.Errorf("image list does not have hub/shop/till:1:\n%s", list)
+			t.Errorf("image list must have hub/shop/till:1:\n%s", list)
 		}
 		r := command{path: program(t, "hub", here), args: []string{"image", "rm", "hub/shop/till:1",
 			"--data-dir", h.dir}}.run(t)
 		if r.code == 0 || !strings.Contains(r.err, "is used by") {
-			t.Errorf("image rm of an image that runs: %d %s%s", r.code, r.out, r.err)
+			t.Errorf("image rm of a used image: code %d: %s%s", r.code, r.out, r.err)
 		}
 
 		h.kill()
 		if _, err := e.ask(http.MethodPost, "/containers/"+before[0].ID+"/kill"); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the container again, without the hub", patience, func() error {
+		await(t, "the container runs again while the hub is stopped", patience, func() error {
 			now, err := e.running(d.node)
 			if err == nil && (len(now) != 1 || now[0].Started == before[0].Started) {
 				err = fmt.Errorf("%d containers run", len(now))
@@ -78,8 +78,8 @@ func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 	})
 }
 
-// pushTool pushes the tests' image to a hub, with the administrator's certificate, and returns the
-// digest of its configuration.
+// pushTool pushes the tests' image to a hub with the administrator's certificate. It returns the
+// digest of the image's configuration.
 func pushTool(t *testing.T, h *hub, e *engine, as string) string {
 	t.Helper()
 	saved, err := e.ask(http.MethodGet, "/images/"+toolImage+"/get")
@@ -105,7 +105,7 @@ func pushTool(t *testing.T, h *hub, e *engine, as string) string {
 	return configuration.String()
 }
 
-// https sends over TLS what the library would send to loopback without.
+// https sends requests over TLS that the library would send to loopback without TLS.
 type https struct{ http.RoundTripper }
 
 func (s https) RoundTrip(q *http.Request) (*http.Response, error) {

@@ -44,7 +44,7 @@ spec:
 
 // A kubectlCase is one kubectl command and its expected output.
 type kubectlCase struct {
-	args  string   // separated by spaces; POD is a pod of the deployment, NODE its node
+	args  string   // words separated by spaces; POD is a pod of the deployment, NODE the pod's node
 	stdin string   //
 	code  int      //
 	want  []string // regular expressions
@@ -131,7 +131,7 @@ func (h *hub) workingDay(t *testing.T) {
 	}
 }
 
-// A kubectlUser runs kubectl, and has chosen a pod and its node.
+// A kubectlUser runs kubectl and has chosen a pod and its node.
 type kubectlUser struct {
 	*hub
 	program   string
@@ -159,14 +159,14 @@ func (k *kubectlUser) one(t *testing.T, config string, s kubectlCase) {
 		return
 	}
 	for _, w := range s.want {
-		w = k.fill(w) // names of objects are literal in a regular expression
+		w = k.fill(w) // an object's name is literal in a regular expression
 		if !regexp.MustCompile(w).MatchString(both) {
-			t.Errorf("kubectl %s: no %q in\n%s", s.args, w, both)
+			t.Errorf("kubectl %s: %q is missing in\n%s", s.args, w, both)
 		}
 	}
 	for _, n := range s.not {
 		if regexp.MustCompile(n).MatchString(both) {
-			t.Errorf("kubectl %s: %q stands in\n%s", s.args, n, both)
+			t.Errorf("kubectl %s: %q must not be in\n%s", s.args, n, both)
 		}
 	}
 }
@@ -197,14 +197,14 @@ func (k *kubectlUser) drain(t *testing.T) {
 	})
 }
 
-// watches prints changes as they happen.
+// watches checks that kubectl get -w prints a change when it happens.
 func (k *kubectlUser) watches(t *testing.T) {
 	t.Helper()
 	nodes := start(t, k.program, "--kubeconfig", k.config, "get", "nodes", "-w")
 	pods := start(t, k.program, "--kubeconfig", k.config, "get", "pods", "-l", "app=shop", "-w", "-o", "wide")
 	says := func(p *process, want string) {
 		t.Helper()
-		await(t, "kubectl -w says "+want, patience, func() error {
+		await(t, "kubectl -w prints "+want, patience, func() error {
 			if !regexp.MustCompile(want).MatchString(p.output.String()) {
 				return errors.New(p.output.String())
 			}
@@ -225,7 +225,7 @@ func (k *kubectlUser) watches(t *testing.T) {
 	}
 }
 
-// unplaceable checks that a pod without a suitable node has the reason.
+// unplaceable checks that a pod that fits no node reports why.
 func (k *kubectlUser) unplaceable(t *testing.T) {
 	t.Helper()
 	text := `{apiVersion: v1, kind: Pod, metadata: {name: giant}, spec: {containers: [{name: main, image: "example.org/giant:1", resources: {requests: {memory: 900Gi}}}]}}`
@@ -243,7 +243,7 @@ func (k *kubectlUser) unplaceable(t *testing.T) {
 	})
 }
 
-// as tries what a role may and may not do.
+// as checks what a role may do and what it may not do.
 func (k *kubectlUser) as(t *testing.T, role string) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "kubeconfig")
@@ -264,7 +264,7 @@ func (k *kubectlUser) as(t *testing.T, role string) {
 	k.one(t, config, secrets)
 }
 
-// kubectl prints the same object as JSON and as YAML.
+// kubectl prints the same objects as JSON and as YAML.
 func TestOutputsAgree(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)

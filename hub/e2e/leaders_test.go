@@ -24,7 +24,7 @@ type twoHubs struct {
 	hubs [2]*hub
 }
 
-// newTwoHubs starts both; the first becomes the leader.
+// newTwoHubs starts both hubs; the first becomes the leader.
 func newTwoHubs(t *testing.T) *twoHubs {
 	t.Helper()
 	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on")
@@ -61,18 +61,18 @@ func (p *twoHubs) simulate(count int) {
 	p.hubs[0].allReady(count)
 }
 
-// leads reports whether a hub says that it is the leader.
+// leads reports whether a hub is the leader by its own account.
 func leads(h *hub) bool {
 	_, err := h.get("/readyz/leader")
 	return err == nil
 }
 
 // leader waits until one of the running hubs is the leader.
-func (p *twoHubs) leader(but *hub) (leader, other *hub) {
+func (p *twoHubs) leader(except *hub) (leader, other *hub) {
 	p.t.Helper()
-	await(p.t, "a hub that leads", patience, func() error {
+	await(p.t, "a hub leads", patience, func() error {
 		for i, h := range p.hubs {
-			if h != but && leads(h) {
+			if h != except && leads(h) {
 				leader, other = h, p.hubs[1-i]
 				return nil
 			}
@@ -88,8 +88,8 @@ func (p *twoHubs) again(h *hub) {
 	h.start()
 }
 
-// A failoverWriter writes at both hubs in turn, as behind a load balancer, and measures the longest
-// time without an acknowledgement.
+// A failoverWriter writes at both hubs in turn, like a client behind a load balancer, and measures
+// the longest time without an acknowledgement.
 type failoverWriter struct {
 	mu   sync.Mutex
 	last time.Time
@@ -129,7 +129,7 @@ func (u *failoverWriter) take() time.Duration {
 	return gap
 }
 
-// rounds is the number of kills of the leader; make faults does more.
+// rounds is the number of kills of the leader. It is larger under make faults.
 func rounds() int {
 	if alone() {
 		return 100
@@ -137,14 +137,14 @@ func rounds() int {
 	return 4
 }
 
-// The leader is killed under load repeatedly, frozen, and stopped in order. No acknowledged write
-// is lost, no pod is evicted, and no container restarts.
+// Under load, the leader is killed repeatedly, then frozen, then stopped normally. No acknowledged
+// write is lost, no pod is evicted, and no container restarts.
 func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	t.Parallel()
 	p := newTwoHubs(t)
 	p.simulate(6)
 	a, b := p.leader(nil)
-	b.kubectlWith(signYAML, "apply", "-f", "-") // through the standby
+	b.kubectlWith(signYAML, "apply", "-f", "-") // kubectl uses the standby
 	await(t, "both replicas are available", patience, func() error { return b.available("sign", 2) })
 	before := a.lives()
 	p.reads(b)
@@ -159,13 +159,13 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	var took []time.Duration
 	for range rounds() {
 		was, other := p.leader(nil)
-		await(t, "the other hub stands by", patience, func() error { _, err := other.get("/readyz"); return err })
+		await(t, "the other hub is on standby", patience, func() error { _, err := other.get("/readyz"); return err })
 		time.Sleep(time.Second)
 		beat.take()
 		was.kill()
 		next, _ := p.leader(was)
 		if next != other {
-			t.Fatal("the killed hub leads")
+			t.Fatal("the other hub leads after the kill")
 		}
 		await(t, "a write is acknowledged again", patience, func() error {
 			beat.mu.Lock()
@@ -180,10 +180,10 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	}
 	slices.Sort(took)
 	if usual := took[len(took)*9/10]; alone() && usual > 10*time.Second {
-		t.Errorf("after a kill -9 nothing was acknowledged for %s in one of ten rounds or more, want 10 s: %v", usual, took)
+		t.Errorf("in a tenth of the rounds, a kill -9 stopped writes for %s or longer, want at most 10 s: %v", usual, took)
 	}
 
-	// Frozen: the other hub becomes the leader, and the frozen one writes nothing when it
+	// A frozen leader: the other hub takes over, and the frozen hub writes nothing after it
 	// continues.
 	was, other := p.leader(nil)
 	still := 25 * time.Second
@@ -195,28 +195,28 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	}
 	frozen := time.Now()
 	if next, _ := p.leader(was); next != other {
-		t.Fatal("the frozen hub leads")
+		t.Fatal("the other hub leads after the freeze")
 	}
 	overtaken := time.Since(frozen)
 	time.Sleep(still - overtaken)
 	if err := was.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the frozen hub ends", patience, func() error {
+	await(t, "the frozen hub exits after it continues", patience, func() error {
 		if !was.ended() {
-			return errors.New("it goes on")
+			return errors.New("the hub runs")
 		}
 		return nil
 	})
 	if printed := was.output.String(); !strings.Contains(printed, "this hub no longer leads") {
-		t.Errorf("the frozen hub ended without a reason: %s", tail(printed, 5))
+		t.Errorf("the frozen hub must exit with the reason: %s", tail(printed, 5))
 	}
 	if !leads(other) {
-		t.Error("the frozen hub took the lead from the other one")
+		t.Error("the frozen hub must not take the lead back")
 	}
 	p.again(was)
 
-	// Stopped in order: the other hub takes over at once.
+	// A leader that stops normally: the other hub takes over at once.
 	var gaps []time.Duration
 	for range 3 {
 		was, _ = p.leader(nil)
@@ -231,7 +231,7 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	slices.Sort(gaps)
 	rolling := gaps[1]
 	if alone() && rolling > 2*time.Second {
-		t.Errorf("after an orderly end of the leader nothing was acknowledged for %s, want 2 s", gaps)
+		t.Errorf("a normal stop of the leader stopped writes for %s, want at most 2 s", gaps)
 	}
 
 	cancel()
@@ -241,23 +241,23 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	last.allReady(6)
 	await(t, "every device reports its pods", patience, func() error { return last.available("sign", 2) })
 	if after := last.lives(); !slices.Equal(before, after) {
-		t.Errorf("the containers were\n%v and are\n%v", before, after)
+		t.Errorf("containers before:\n%v\nafter:\n%v", before, after)
 	}
 	events := last.kubectl("get", "events", "-A")
 	for _, bad := range []string{"NodeNotReady", "TaintManagerEviction"} {
 		if strings.Contains(events, bad) {
-			t.Errorf("%s, because another hub leads:\n%s", bad, events)
+			t.Errorf("%s after a change of leaders:\n%s", bad, events)
 		}
 	}
 	if !strings.Contains(events, "LeaderElection") {
-		t.Errorf("there is no event about it:\n%s", events)
+		t.Errorf("an event about the new leader is missing:\n%s", events)
 	}
 	if n.acks < 100 {
 		t.Errorf("only %d writes were acknowledged: the test proves nothing", n.acks)
 	}
 	seen(t, fmt.Sprintf("%d kills of the leader, none of %d acknowledged writes lost; without an acknowledgement for "+
 		"%.1f s usually, %.1f s at most; frozen, it was overtaken after %.1f s; ended in order, usually %.2f s without an "+
-		"acknowledgement; no node NotReady, nobody evicted, no container restarted",
+		"acknowledgement; no node NotReady, no pod evicted, no container restarted",
 		len(took), n.acks, took[len(took)/2].Seconds(), took[len(took)-1].Seconds(), overtaken.Seconds(), rolling.Seconds()))
 }
 
@@ -289,12 +289,12 @@ func (p *twoHubs) reads(standby *hub) {
 			p.t.Fatal(err)
 		}
 		if h := head(base + "/" + name); h.Get("Flotilla-Revision") == "" || h.Get("Flotilla-Standby-Of") == "" {
-			p.t.Fatalf("the standby did not answer itself, or its header is missing: %v", h)
+			p.t.Fatalf("the standby must answer itself, with its header: %v", h)
 		}
 	}
 	for _, path := range []string{"/api/v1/nodes", "/api/v1/namespaces/default/secrets", "/version", "/api"} {
 		if h := head(path); h.Get("Flotilla-Revision") != "" || h.Get("Flotilla-Standby-Of") == "" {
-			p.t.Errorf("%s is the leader's to answer, and was not passed on: %v", path, h)
+			p.t.Errorf("the standby must forward %s to the leader: %v", path, h)
 		}
 	}
 	watch := start(p.t, kubectl(p.t), "--kubeconfig", standby.config, "get", "configmaps", "-w",

@@ -12,31 +12,31 @@ import (
 	"time"
 )
 
-// A line is a proxy between a device and its hub, or between an agent and its engine, that can fail
-// in either direction.
+// A line is a proxy between a device and its hub, or between an agent and its engine. Each
+// direction can fail.
 type line struct {
 	l  net.Listener
-	to string // address of the other end
+	to string // address that the line connects to
 
 	mu       sync.Mutex
-	up, down flow // from caller to called, and back
-	cut      bool // connections are reset
-	pace     int  // bytes per second in each direction; 0: unlimited
+	up, down flow // flow from the caller, and flow to it
+	cut      bool // whether connections are reset
+	pace     int  // bytes per second in each direction; 0 for no limit
 	conns    []net.Conn
 
-	sent, received atomic.Int64 // bytes of the caller, and of the called
+	sent, received atomic.Int64 // bytes from the caller, and bytes to it
 }
 
-// A flow is what happens to the bytes of one direction.
+// A flow says what happens to the bytes of one direction.
 type flow int
 
 const (
 	passes flow = iota
-	lost        // read and dropped, as by a router without an uplink
-	stands      // not read: the sender's buffers fill up
+	drops       // bytes are read and dropped, as by a router without an uplink
+	blocks      // bytes are not read, and the sender's buffers fill up
 )
 
-// newLine listens on a loopback address, or on a socket if to names one.
+// newLine listens on a loopback address, or on a socket if to is a path.
 func newLine(t testing.TB, to string) *line {
 	t.Helper()
 	n := &line{to: to}
@@ -86,17 +86,17 @@ func (n *line) serve() {
 	}
 }
 
-// carry forwards bytes as long as the flow allows.
+// carry forwards bytes while the flow is passes.
 func (n *line) carry(to, from net.Conn, pace int, count *atomic.Int64, how func() flow) {
 	defer func() {
 		_ = to.Close()
 		_ = from.Close()
 	}()
 	buf := make([]byte, 16<<10)
-	var free time.Time // when the former bytes have been transmitted
+	var free time.Time // when the line has transmitted the bytes before
 	if from, ok := from.(*net.TCPConn); ok && pace > 0 {
 		buf = buf[:min(pace/4, len(buf))]
-		_ = from.SetReadBuffer(len(buf)) // further bytes wait at the sender
+		_ = from.SetReadBuffer(len(buf)) // more bytes wait at the sender
 	}
 	now := func() flow {
 		n.mu.Lock()
@@ -104,17 +104,17 @@ func (n *line) carry(to, from net.Conn, pace int, count *atomic.Int64, how func(
 		return how()
 	}
 	for {
-		if now() == stands {
+		if now() == blocks {
 			time.Sleep(20 * time.Millisecond)
 			continue
 		}
-		_ = from.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // to check the flow again
+		_ = from.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // wake up to check the flow again
 		k, err := from.Read(buf)
-		for now() == stands { // read before the flow stopped
+		for now() == blocks { // the flow stopped after the read
 			time.Sleep(20 * time.Millisecond)
 		}
 		if k > 0 && now() == passes {
-			if pace > 0 { // a late wake-up does not make the line slower
+			if pace > 0 { // a late wake-up must not make the line slower
 				if late := time.Now().Add(-time.Second); free.Before(late) {
 					free = late
 				}
@@ -130,7 +130,7 @@ func (n *line) carry(to, from net.Conn, pace int, count *atomic.Int64, how func(
 			continue
 		}
 		if err != nil {
-			for now() != passes { // the end of the connection is lost too
+			for now() != passes { // a lost or standing flow also hides the connection's end
 				time.Sleep(20 * time.Millisecond)
 			}
 			return
@@ -148,7 +148,7 @@ func (n *line) set(up, down flow, cut bool) {
 	}
 	for _, c := range n.conns {
 		if c, ok := c.(*net.TCPConn); ok {
-			_ = c.SetLinger(0) // sends a reset
+			_ = c.SetLinger(0) // Close sends a reset
 		}
 		_ = c.Close()
 	}
@@ -180,12 +180,12 @@ func (d *device) over(t testing.TB) *line {
 	return n
 }
 
-// same fails unless an engine has exactly the former containers.
+// same fails unless an engine has exactly the containers that it had before.
 func (e *engine) same(t testing.TB, node string, before []container, after string) {
 	t.Helper()
 	now, err := e.containers(node)
 	if err != nil || !slices.Equal(before, now) {
-		t.Errorf("after %s the containers are\n%v, before they were\n%v (%v)", after, now, before, err)
+		t.Errorf("containers after %s:\n%v\nbefore:\n%v (%v)", after, now, before, err)
 	}
 }
 
@@ -197,8 +197,8 @@ func long(t testing.TB) {
 	}
 }
 
-// alone reports whether no other tests run, as under make faults. Only then is a duration the
-// program's own.
+// alone reports whether no other tests run, as under make faults. Otherwise a duration also
+// measures the other tests.
 func alone() bool { return os.Getenv("FAULTS") != "" }
 
 // seen prints a result for the table of make faults.

@@ -1,8 +1,8 @@
-// Package e2e tests both programs as users run them: built without cgo, as processes with real
-// ports, certificates, engines and kubectl, which can be killed.
+// Package e2e tests both programs as users run them: built without cgo, as processes that can be
+// killed, with real ports, certificates, engines and kubectl.
 //
-// It has only tests, and knows the programs by their output, their responses and their files. From
-// the product it uses only kubectltest. Tests of a single package are in that package.
+// It has only tests, which use the programs' output, responses and files. From the product it
+// imports only kubectltest. Tests of a single package are in that package.
 package e2e
 
 import (
@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// leaseInterval and grace are the shortest that the hub accepts and that hold on a busy machine
-// with two processors.
+// leaseInterval and grace are the shortest that the hub accepts and that a busy machine with two
+// processors can keep.
 const (
 	leaseInterval = time.Second
 	grace         = 6 * time.Second
@@ -36,14 +36,14 @@ func TestMain(m *testing.M) {
 	}
 	defer func() {
 		if buildDir != "" {
-			_ = os.RemoveAll(buildDir) // its files are not needed any more
+			_ = os.RemoveAll(buildDir) // failures of the removal do not matter
 		}
 	}()
 	code = m.Run()
 }
 
-// readSources opens the sources of the programs. go test reuses a result if all files that a test
-// opened are unchanged, but does not see files that a build in the test reads.
+// readSources opens the programs' sources. go test caches a result while the files that the test
+// opened are unchanged, but does not see the files that a build in the test reads.
 var readSources = sync.OnceValue(func() error {
 	const files = "{{with .Module}}{{if .Main}}{{range $.GoFiles}}{{$.Dir}}/{{.}}\n{{end}}{{range $.EmbedFiles}}{{$.Dir}}/{{.}}\n{{end}}{{end}}{{end}}"
 	list, err := exec.Command("go", "list", "-deps", "-f", files, "flotilla.dev/hub", "flotilla.dev/hub/cli/quickstart",
@@ -56,7 +56,7 @@ var readSources = sync.OnceValue(func() error {
 		if err != nil {
 			return err
 		}
-		_ = f.Close() // opened for reading only
+		_ = f.Close() // opening the file is enough
 	}
 	return nil
 })
@@ -74,7 +74,7 @@ func (p platform) String() string {
 	return p.arch
 }
 
-// here is this machine's platform.
+// here is the platform of this machine.
 var here = platform{arch: runtime.GOARCH}
 
 type workpiece struct {
@@ -87,16 +87,17 @@ var (
 	builds   = map[workpiece]func() (string, error){}
 )
 
-// program builds flotilla-hub, -device or -simulate as for a release, once, and returns its path.
+// program builds flotilla-hub, -device or -simulate as for a release. It builds each once, and
+// returns the program's path.
 func program(t testing.TB, name string, p platform) string {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("-short: this runs the real programs")
+		t.Skip("-short: needs the real programs")
 	}
 	if err := readSources(); err != nil {
 		t.Fatal(err)
 	}
-	if dir := os.Getenv("E2E_PROGRAMS"); dir != "" && p == here { // built by make faults
+	if dir := os.Getenv("E2E_PROGRAMS"); dir != "" && p == here { // make faults has built the program
 		return filepath.Join(dir, "flotilla-"+name)
 	}
 	buildsMu.Lock()
@@ -134,7 +135,7 @@ func build(w workpiece) (string, error) {
 	return path, nil
 }
 
-// need skips a test that needs missing software. If CI is true, it fails.
+// need skips a test because software is missing. If CI is true, the test fails.
 func need(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -143,7 +144,7 @@ func need(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// await waits until do returns nil, and fails with its last error.
+// await waits until do returns nil. After the time limit it fails with the last error.
 func await(t testing.TB, what string, within time.Duration, do func() error) {
 	t.Helper()
 	end := time.Now().Add(within)
@@ -153,7 +154,7 @@ func await(t testing.TB, what string, within time.Duration, do func() error) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s did not happen within %s: %v", what, within, err)
+			t.Fatalf("not within %s: %s: %v", within, what, err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}

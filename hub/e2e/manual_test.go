@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The manual's kubectl commands run as written against a hub with simulated devices, but for the
-// names of nodes, sites and pods.
+// The manual's kubectl commands run as written against a hub with simulated devices. Only names of
+// nodes, sites and pods are replaced.
 func TestTheManualsKubectlCommandsRun(t *testing.T) {
 	t.Parallel()
 	program := kubectl(t)
@@ -20,10 +20,10 @@ func TestTheManualsKubectlCommandsRun(t *testing.T) {
 	h.kubectl("create", "deployment", "shop", "--image", "example.org/shop:1")
 	h.kubectl("create", "cronjob", "nightly", "--image", "example.org/job:1", "--schedule", "0 3 1 1 *")
 	pod := ""
-	await(t, "a pod of shop", patience, func() error {
+	await(t, "shop has a pod", patience, func() error {
 		pods, err := h.pods("shop", "")
 		if err == nil && len(pods) == 0 {
-			err = errors.New("there is none")
+			err = errors.New("shop has no pods")
 		}
 		if err == nil {
 			pod = pods[0].Name
@@ -34,14 +34,14 @@ func TestTheManualsKubectlCommandsRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir() // with the files that commands name
+	dir := t.TempDir() // directory of the files that commands name
 	if err := os.Symlink(filepath.Join(root, "hub"), filepath.Join(dir, "hub")); err != nil {
 		t.Fatal(err)
 	}
 	ran := 0
 	for _, page := range []struct {
 		name  string
-		file  string // that the page has people write
+		file  string // file that the page tells users to write
 		names []string
 	}{
 		{"start", "", nil},
@@ -86,10 +86,10 @@ func TestTheManualsKubectlCommandsRun(t *testing.T) {
 		}
 	}
 	if ran < 30 {
-		t.Errorf("%d commands ran: the test looks in the wrong place", ran)
+		t.Errorf("only %d commands of the manual ran", ran)
 	}
 }
 
-// needsMore matches commands that ask a person or need what this fleet does not have.
+// needsMore matches commands that wait for input, or that need something this fleet does not have.
 var needsMore = regexp.MustCompile(
 	` (edit|debug|certificate|logs|wait firmwarerollout) | (incident|pv) NAME| -f pod.yaml`)

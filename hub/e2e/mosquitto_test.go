@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/device/join"
 )
 
-// mosquittoFleet is a hub with devices and a real Mosquitto between them.
+// mosquittoFleet returns a hub with devices, and a real Mosquitto between them.
 func mosquittoFleet(t *testing.T, names ...string) (h *hub, broker *process, dir string, devices []*testDevice) {
 	t.Helper()
 	address := freePort(t)
@@ -20,7 +20,7 @@ func mosquittoFleet(t *testing.T, names ...string) (h *hub, broker *process, dir
 	h = behindBroker(t, []string{address}, "--lease-interval", "2s", "--node-monitor-grace-period", "20s",
 		"--node-startup-grace-period", "20s")
 	dir = h.configure("mosquitto", []string{address})
-	if os.Getuid() == 0 { // it would switch to another user without access to the test's keys
+	if os.Getuid() == 0 { // as root, Mosquitto switches to a user without access to the test's keys
 		append2(t, filepath.Join(dir, "mosquitto.conf"), "user root\n")
 	}
 	append2(t, filepath.Join(dir, "acl"), "\nuser observer:spy\ntopic read #\ntopic read $SYS/#\n")
@@ -50,24 +50,24 @@ func TestAFleetSurvivesMosquitto(t *testing.T) {
 	h.stop()
 	h.start()
 	devices[1].runs(h, "after-an-orderly-stop")
-	devices[1].stop() // disconnects in order
+	devices[1].stop() // the agent disconnects normally
 	devices[1].run()
 	devices[1].runs(h, "after-the-device")
 	done()
 
-	// Without a broker all sites are dark: nodes become Unknown, and no pod is evicted.
+	// Without a broker all sites look offline: nodes become Unknown, and no pod is evicted.
 	broker.kill()
-	await(t, "the nodes to be unknown", patience, func() error { return h.ready("pi-3", corev1.ConditionUnknown) })
+	await(t, "the nodes become Unknown", patience, func() error { return h.ready("pi-3", corev1.ConditionUnknown) })
 	if out := h.output.String(); !strings.Contains(out, "the broker is out of reach") {
-		t.Error("the hub's log does not report the unreachable broker")
+		t.Error("the hub's log must report the unreachable broker")
 	}
 	if m := h.metric(t, "flotilla_broker_connected"); m != "flotilla_broker_connected 0" {
-		t.Errorf("without a broker: %q", m)
+		t.Errorf("nodes without a broker: %q", m)
 	}
 	mosquitto(t, dir, address)
 	h.allReady(3)
 	if m := h.metric(t, "flotilla_broker_connected"); m != "flotilla_broker_connected 1" {
-		t.Errorf("after its return: %q", m)
+		t.Errorf("nodes after the broker's return: %q", m)
 	}
 	devices[2].runs(h, "after-the-outage")
 	for _, p := range []string{"before", "after-a-restart", "after-a-kill"} {
@@ -85,7 +85,7 @@ func TestADeviceIsRestrictedAtMosquitto(t *testing.T) {
 	attack(t, h, devices[0], devices[1], h.testDevice("thief"), false)
 }
 
-// A device with a certificate of a new root connects once the broker trusts that root.
+// A device with a certificate of a new root connects as soon as the broker trusts that root.
 func TestBehindMosquittoTheRootIsRotated(t *testing.T) {
 	t.Parallel()
 	h, broker, dir, devices := mosquittoFleet(t, "pi-1")
@@ -98,7 +98,7 @@ func TestBehindMosquittoTheRootIsRotated(t *testing.T) {
 	}
 	d.id = id
 	d.run()
-	await(t, "the refusal by a broker with only the former root", patience, func() error {
+	await(t, "a broker with only the former root refuses the device", patience, func() error {
 		if online, err := d.link.Online(); online || err == nil {
 			return fmt.Errorf("connected: %v, %v", online, err)
 		}
@@ -108,5 +108,5 @@ func TestBehindMosquittoTheRootIsRotated(t *testing.T) {
 		id.MQTTAddress, "--access-only")
 	broker.stop()
 	mosquitto(t, dir, id.MQTTAddress)
-	d.runs(h, "after-the-rotation") // the hub's certificate is of the new root too
+	d.runs(h, "after-the-rotation") // the hub's certificate is also from the new root
 }

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A device with containers moves to another hub: only on request, and without the old hub's desired
-// state.
+// A device with containers moves to another hub only on request. The old hub's desired state is
+// removed.
 func TestADeviceMovesToAnotherHub(t *testing.T) {
 	engines(t, func(t *testing.T, e *engine) {
 		old, next := newHub(t), newHub(t)
@@ -32,15 +32,15 @@ func TestADeviceMovesToAnotherHub(t *testing.T) {
 			r := move(hub)
 			if r.code != 2 || !strings.Contains(r.err, want) || !strings.Contains(r.err, "--forget-workloads") ||
 				!strings.Contains(r.err, d.node) {
-				t.Errorf("join without a word about the workloads ends with %d and %q", r.code, r.err)
+				t.Errorf("join without --forget-workloads: code %d, %q", r.code, r.err)
 			}
 		}
 		if r := move(next, "--forget-workloads", "--engine", "/nowhere/engine.sock"); r.code == 0 ||
 			!strings.Contains(r.err, "--engine none") {
-			t.Errorf("join without an engine to remove the containers from ends with %d and %q", r.code, r.err)
+			t.Errorf("join with a missing engine: code %d, %q", r.code, r.err)
 		}
 		if list, err := e.running(d.node); err != nil || len(list) != 2 {
-			t.Fatalf("after joins that were refused %d containers run, %v", len(list), err)
+			t.Fatalf("%d containers run after refused joins, %v", len(list), err)
 		}
 
 		was := d.node
@@ -49,20 +49,20 @@ func TestADeviceMovesToAnotherHub(t *testing.T) {
 		r := move(next, "--forget-workloads", "--node-name", d.node)
 		if r.code != 0 || strings.Count(r.out, "removed ") < 2 ||
 			!strings.Contains(r.out, "This device is node "+d.node+" on site bergen") {
-			t.Fatalf("the move ends with %d: %q %q", r.code, r.out, r.err)
+			t.Fatalf("join at the new hub: code %d: %q %q", r.code, r.out, r.err)
 		}
 		if list, err := e.containers(was); err != nil || len(list) > 0 {
-			t.Errorf("of the old hub's containers %v are left, %v", list, err)
+			t.Errorf("containers of the old hub are left: %v, %v", list, err)
 		}
 		if left, err := filepath.Glob(filepath.Join(d.dir, "desired*")); err != nil || len(left) > 0 {
-			t.Errorf("what the old hub wanted is still there: %v, %v", left, err)
+			t.Errorf("the old hub's desired state is still stored: %v, %v", left, err)
 		}
 		d.run()
 		await(t, "the node is ready on the new hub", patience,
 			func() error { return next.ready(d.node, corev1.ConditionTrue) })
 		next.kubectlWith(signYAML, "apply", "-f", "-")
 		await(t, "the new hub's pods are available", patience, func() error { return next.available("sign", 2) })
-		await(t, "they alone run", patience, func() error {
+		await(t, "only the new hub's pods run", patience, func() error {
 			for node, want := range map[string]int{was: 0, d.node: 2} {
 				if list, err := e.running(node); err != nil || len(list) != want {
 					return fmt.Errorf("%d containers of node %s run, want %d: %v", len(list), node, want, err)

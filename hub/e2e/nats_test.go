@@ -34,8 +34,8 @@ func (m *member) up(t testing.TB, path string) {
 	m.process = start(t, path, "-c", m.conf)
 }
 
-// natsCluster writes the configuration of a cluster with the hub's command, adapts it to one
-// machine, and starts it.
+// natsCluster writes a cluster's configuration with the hub's command, adapts it to one machine,
+// and starts the cluster.
 func (h *hub) natsCluster(addresses []string) (path string, members []*member, dir string) {
 	t := h.t
 	t.Helper()
@@ -44,7 +44,7 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(path)) })
-	// The build takes minutes without a cache, so it runs beside other tests.
+	// Without a cache the build takes minutes, so it runs beside other tests.
 	build := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags=-s -w", "-o", path,
 		"github.com/nats-io/nats-server/v2")
 	build.Dir, build.Env = filepath.Join("testdata", "nats"), append(os.Environ(), "CGO_ENABLED=0")
@@ -74,7 +74,7 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 			t.Fatal(err)
 		}
 		if info, _ := os.Stat(m.conf); info.Mode().Perm() != 0o600 {
-			t.Errorf("%s has a password and mode %s", m.conf, info.Mode())
+			t.Errorf("%s contains a password but has mode %s", m.conf, info.Mode())
 		}
 		conf := strings.NewReplacer("127.0.0.1:4222", freePort(t), "0.0.0.0:6222", routes[i], "0.0.0.0:", "127.0.0.1:",
 			dir+"/jetstream", filepath.Join(t.TempDir(), "js")).Replace(string(text))
@@ -93,7 +93,7 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 	return path, members, dir
 }
 
-// The access rules of NATS name each device.
+// rewrite updates NATS's access rules, which name each device.
 func (h *hub) rewrite(dir string, addresses []string, members []*member) {
 	h.t.Helper()
 	output(h.t, program(h.t, "hub", here), "broker-config", "nats", "--data-dir", h.dir, "--out", dir, "--address",
@@ -108,7 +108,8 @@ func (h *hub) rewrite(dir string, addresses []string, members []*member) {
 func TestAFleetSurvivesMembersOfANATSCluster(t *testing.T) {
 	t.Parallel()
 	addresses := []string{freePort(t), freePort(t), freePort(t)}
-	// While a member is missing, JetStream may need more than 5 s to accept a device.
+	// natsGrace is longer than usual, because JetStream may need more than 5 s to accept a device
+	// while a member is missing.
 	const natsGrace = 20 * time.Second
 	h := behindBroker(t, addresses, "--lease-interval", "2s", "--node-monitor-grace-period", natsGrace.String(),
 		"--node-startup-grace-period", natsGrace.String())
@@ -131,11 +132,11 @@ func TestAFleetSurvivesMembersOfANATSCluster(t *testing.T) {
 	}
 	for i, m := range killed {
 		m.kill()
-		time.Sleep(natsGrace + 2*time.Second) // a lost node becomes Unknown within that time
+		time.Sleep(natsGrace + 2*time.Second) // a lost node would become Unknown in this time
 		devices[i].runs(h, fmt.Sprintf("without-%d", i))
 		m.up(t, path)
 		listens(t, m.process, m.address)
-		time.Sleep(5 * time.Second) // until it has joined the cluster
+		time.Sleep(5 * time.Second) // the member joins the cluster
 	}
 	late := h.testDevice("late")
 	h.rewrite(dir, addresses, members)

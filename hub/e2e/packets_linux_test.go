@@ -10,7 +10,7 @@ import (
 )
 
 // A tunnel or a mobile line may drop large packets silently. A browser, kubectl and an older device
-// still connect, because the hub requests and sends small packets.
+// can still connect, because the hub announces and sends small packets.
 func TestALineThatLosesLargePackets(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -22,7 +22,7 @@ func TestALineThatLosesLargePackets(t *testing.T) {
 		}
 		defer c.Close()
 		if size := linetest.Sends(t, c); size > lines.Packet {
-			t.Errorf("%s: packets of %d bytes are sent, more than %d", name, size, lines.Packet)
+			t.Errorf("%s sends packets of %d bytes, want at most %d", name, size, lines.Packet)
 		}
 	}
 }

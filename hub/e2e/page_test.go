@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// form posts a form like the page.
+// form posts a form as the page does.
 func (h *hub) form(path string, fields ...string) (string, error) {
 	v := url.Values{}
 	for i := 0; i < len(fields); i += 2 {
@@ -25,8 +25,8 @@ func (h *hub) form(path string, fields ...string) (string, error) {
 	return string(text), err
 }
 
-// The page's tools work with a whole hub: a pasted manifest runs on a device, its log and its
-// terminal work, and the audit has the changes.
+// The page's tools work with a whole hub. A pasted manifest runs on a device, its log and terminal
+// work, and the audit records the changes.
 func TestThePagesTools(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -42,21 +42,21 @@ spec:
 `
 	page, err := h.form("/yaml", "action", "check", "text", manifest, "namespace", "default")
 	if err != nil || !strings.Contains(page, "Accepted") {
-		t.Fatalf("the check: %v %s", err, page)
+		t.Fatalf("check of the manifest: %v %s", err, page)
 	}
 	page, err = h.form("/yaml", "action", "apply", "text", manifest, "namespace", "default", "checked",
 		"default false\n"+manifest)
 	if err != nil || !strings.Contains(page, "Created") {
 		t.Fatalf("applying: %v %s", err, page)
 	}
-	await(t, "the pasted deployment", patience, func() error { return h.available("till", 1) })
+	await(t, "the pasted deployment is available", patience, func() error { return h.available("till", 1) })
 	pods, err := h.pods("till", "")
 	if err != nil || len(pods) != 1 {
 		t.Fatal(pods, err)
 	}
 	pod := "/pods/default/" + pods[0].Name
 
-	await(t, "its log in the page", patience, func() error { return h.shows(pod+"/logs", "simulated flotilla_web_") })
+	await(t, "the page shows the pod's log", patience, func() error { return h.shows(pod+"/logs", "simulated flotilla_web_") })
 	if err := h.shows(pod+"/logs/download", "simulated flotilla_web_"); err != nil {
 		t.Error(err)
 	}
@@ -77,7 +77,7 @@ spec:
 	}
 }
 
-// shows is nil once a page has some words.
+// shows returns nil when a page contains these words.
 func (h *hub) shows(path, words string) error {
 	text, err := h.get(path)
 	if err == nil && !strings.Contains(string(text), words) {
@@ -86,7 +86,7 @@ func (h *hub) shows(path, words string) error {
 	return err
 }
 
-// typeIn types into a terminal until its shell ends.
+// typeIn types into a pod's terminal until the shell ends.
 func (h *hub) typeIn(p corev1.Pod, path string) {
 	h.t.Helper()
 	config, err := websocket.NewConfig("wss://"+h.https+path, "https://"+h.https)

@@ -16,8 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// pause stops a process with SIGSTOP for a while, like a swapping machine or a paused virtual
-// machine.
+// pause stops a process with SIGSTOP for a while, as swapping or a paused virtual machine does.
 func (p *process) pause(long time.Duration) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -29,8 +28,8 @@ func (p *process) pause(long time.Duration) {
 	}
 }
 
-// A hub that was paused for five graces has received no leases. That is not the devices' fault, so
-// no node becomes Unknown.
+// A hub that was paused for five grace periods has received no leases. The devices did not cause
+// that, so no node becomes Unknown.
 func TestAPausedHub(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -44,15 +43,15 @@ func TestAPausedHub(t *testing.T) {
 	for range times {
 		h.pause(long)
 		began := time.Now()
-		for time.Since(began) < 3*grace { // in which a node could become Unknown
+		for time.Since(began) < 3*grace { // a node could become Unknown in this time
 			var l corev1.NodeList
 			if err := h.read("/api/v1/nodes", &l); err != nil {
-				time.Sleep(50 * time.Millisecond) // the test's own connection may be closed
+				time.Sleep(50 * time.Millisecond) // the hub may have closed the test's connection
 				continue
 			}
 			for _, n := range l.Items {
 				if c := ready(n); c.Status != corev1.ConditionTrue {
-					t.Errorf("%s after it continued, Ready of %s is %s: %s", time.Since(began).Round(time.Millisecond), n.Name,
+					t.Errorf("%s after the hub continued, Ready of %s is %s: %s", time.Since(began).Round(time.Millisecond), n.Name,
 						c.Status, c.Reason)
 				}
 			}
@@ -70,19 +69,19 @@ func TestAPausedHub(t *testing.T) {
 		node := fmt.Sprintf("sim-%04d", n)
 		await(t, node+" has a lease", patience, func() error {
 			if time.Since(h.lastSeen(node)) > grace {
-				return errors.New("not since it continued")
+				return errors.New("the node has no lease since the hub continued")
 			}
 			return nil
 		})
 	}
 	if after := h.lives(); strings.Join(before, "\n") != strings.Join(after, "\n") {
-		t.Errorf("the containers were\n%v and are\n%v", before, after)
+		t.Errorf("containers before:\n%v\nafter:\n%v", before, after)
 	}
 	seen(t, fmt.Sprintf("paused %d times for %s (grace %s): none of 20 nodes became Unknown, it answered %.1f s after",
 		times, long, grace, right.Seconds()))
 }
 
-// A paused agent only falls silent: its containers run, and it continues afterwards.
+// A paused agent only stops to report. Its containers keep running, and it continues afterwards.
 func TestAPausedAgent(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -91,15 +90,15 @@ func TestAPausedAgent(t *testing.T) {
 	began := time.Now()
 	d.pause(5 * grace)
 	if err := h.ready(d.node, corev1.ConditionUnknown); err != nil {
-		t.Errorf("the node of an agent that stood still for %s: %v", time.Since(began), err)
+		t.Errorf("node of an agent that was paused for %s: %v", time.Since(began), err)
 	}
 	began = time.Now()
-	await(t, "everything has recovered", patience, func() error { return h.recovered(d, began) })
+	await(t, "the node, its pods and its lease have recovered", patience, func() error { return h.recovered(d, began) })
 	after := time.Since(began)
 	if after > 20*time.Second {
-		t.Errorf("recovered after %s, want 20 s", after)
+		t.Errorf("recovered after %s, want at most 20 s", after)
 	}
-	e.same(t, d.node, before, "the agent stood still")
+	e.same(t, d.node, before, "a pause of the agent")
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
 		t.Errorf("a pod was evicted:\n%s", events)
 	}
@@ -107,8 +106,8 @@ func TestAPausedAgent(t *testing.T) {
 		5*grace, after.Seconds()))
 }
 
-// The node of an engine that never answers is NotReady within 40 s, keeps its lease, and deletes
-// nothing. So is that of an engine that is gone.
+// If an engine does not respond or has gone, its node is NotReady within 40 s, keeps its lease, and
+// deletes nothing.
 func TestAnEngineThatHangs(t *testing.T) {
 	engines(t, func(t *testing.T, e *engine) {
 		long(t)
@@ -128,9 +127,9 @@ func TestAnEngineThatHangs(t *testing.T) {
 		}
 		var noticed, healed time.Duration
 		for _, f := range []fault{
-			{"it does not read requests", stands, passes, false},
-			{"it does not answer", passes, stands, false},
-			{"its socket refuses", passes, passes, true},
+			{"the engine does not read requests", blocks, passes, false},
+			{"the engine does not answer", passes, blocks, false},
+			{"the engine's socket refuses", passes, passes, true},
 		} {
 			began := time.Now()
 			n.set(f.up, f.down, f.cut)
@@ -144,7 +143,7 @@ func TestAnEngineThatHangs(t *testing.T) {
 			})
 			after := time.Since(began)
 			noticed = max(noticed, after)
-			if after > 45*time.Second { // it is asked every 10 s and has 30 s to answer; then the report is sent
+			if after > 45*time.Second { // a check every 10 s, its timeout of 30 s, and the time to report
 				t.Errorf("%s: NotReady after %s, want 40 s", f.name, after)
 			}
 			for end := time.Now().Add(2 * grace); time.Now().Before(end); time.Sleep(time.Second) {
@@ -155,15 +154,15 @@ func TestAnEngineThatHangs(t *testing.T) {
 			e.same(t, d.node, before, f.name)
 			n.heal()
 			began = time.Now()
-			await(t, "after: "+f.name+", everything has recovered", patience, func() error { return h.recovered(d, began) })
+			await(t, "after: "+f.name+", the node, its pods and its lease have recovered", patience, func() error { return h.recovered(d, began) })
 			healed = max(healed, time.Since(began))
-			e.same(t, d.node, before, "the end of: "+f.name)
+			e.same(t, d.node, before, "the end of the fault: "+f.name)
 		}
 		seen(t, fmt.Sprintf("%s: NotReady after at most %.1f s, leases went on, recovered after %.1f s, no container restarted", e.name, noticed.Seconds(), healed.Seconds()))
 	})
 }
 
-// A thousand devices of a killed hub reconnect before a node could become Unknown, and the hub
+// After a kill of the hub, a thousand devices reconnect before a node becomes Unknown, and the hub
 // stays small.
 func TestAThousandDevicesReturn(t *testing.T) {
 	t.Parallel()
@@ -173,7 +172,7 @@ func TestAThousandDevicesReturn(t *testing.T) {
 		"--log-level", "warn")
 	h.simulate(devices, 10)
 	h.kill()
-	time.Sleep(time.Minute) // longer than the grace
+	time.Sleep(time.Minute) // longer than the grace period
 	h.start()
 	began := time.Now()
 	var all time.Duration
@@ -213,11 +212,11 @@ func TestAThousandDevicesReturn(t *testing.T) {
 		return nil
 	})
 	all = time.Since(began)
-	time.Sleep(time.Minute) // a grace, and the work after a start
+	time.Sleep(time.Minute) // a grace period, and the work after a start
 	h.allReady(devices)
 	peak := field(t, fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid), "VmHWM:") / 1024
 	if all > time.Minute {
-		t.Errorf("all have a lease after %s, want 60 s", all)
+		t.Errorf("all nodes have a lease after %s, want at most 60 s", all)
 	}
 	if len(unknown) > 0 {
 		t.Errorf("%d nodes were not ready: %v", len(unknown), unknown)
@@ -228,7 +227,7 @@ func TestAThousandDevicesReturn(t *testing.T) {
 	seen(t, fmt.Sprintf("%d devices had their lease %.1f s after the hub's start, none became Unknown, the hub used at most %.0f MiB", devices, all.Seconds(), peak))
 }
 
-// An agent needs at most 64 MiB. If the kernel kills it, its containers go on.
+// An agent needs at most 64 MiB. If the kernel kills it, its containers keep running.
 func TestAnAgentWithoutMemory(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -236,10 +235,10 @@ func TestAnAgentWithoutMemory(t *testing.T) {
 	const root = "/sys/fs/cgroup/memory"
 	group := filepath.Join(root, fmt.Sprintf("flotilla-e2e-%d", os.Getpid()))
 	if _, err := os.Stat(filepath.Join(root, "memory.limit_in_bytes")); err != nil {
-		t.Skipf("the kernel's memory controller (cgroup v1) is needed to be short of memory: %v", err)
+		t.Skipf("needs the kernel's memory controller (cgroup v1): %v", err)
 	}
 	if err := os.Mkdir(group, 0o755); err != nil {
-		t.Skipf("only root can be short of memory on purpose: %v", err)
+		t.Skipf("needs root, to limit the agent's memory: %v", err)
 	}
 	t.Cleanup(func() { _ = os.Remove(group) })
 	write := func(file string, v int) {
@@ -276,7 +275,7 @@ func TestAnAgentWithoutMemory(t *testing.T) {
 	}
 	most, _ := strconv.Atoi(strings.TrimSpace(string(peak)))
 	if d.ended() {
-		t.Fatal("64 MiB are not enough")
+		t.Fatal("the agent must work within 64 MiB")
 	}
 	// Another process takes all memory, and the kernel kills the agent.
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", d.cmd.Process.Pid), []byte("1000"), 0o644); err != nil {
@@ -295,11 +294,11 @@ func TestAnAgentWithoutMemory(t *testing.T) {
 	})
 	_ = hog.Process.Kill() // the kernel may have killed it
 	_ = hog.Wait()
-	e.same(t, d.node, before, "the agent was killed without memory")
+	e.same(t, d.node, before, "a kill for lack of memory")
 	began := time.Now()
 	run()
-	await(t, "everything has recovered", patience, func() error { return h.recovered(d, began) })
-	e.same(t, d.node, before, "its next start")
+	await(t, "the node, its pods and its lease have recovered", patience, func() error { return h.recovered(d, began) })
+	e.same(t, d.node, before, "the agent's next start")
 	seen(t, fmt.Sprintf("peak in a group of 64 MiB: %d MiB; killed by the kernel, recovered %.1f s after its next "+
 		"start, no container restarted", most>>20, time.Since(began).Seconds()))
 }

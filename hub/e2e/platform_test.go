@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// platforms are the targets of a release, with their emulators.
+// platforms are the targets of a release, each with its emulator.
 var platforms = []struct {
 	platform
 	emulator string
@@ -19,19 +19,19 @@ var platforms = []struct {
 	{platform{"arm", "6"}, "qemu-arm-static"},
 }
 
-// budget is the size limit of a stripped program in bytes. The clients of PostgreSQL and of an MQTT
-// broker take 4.5 MB of the hub's. Each struct type that slices.SortFunc sorts takes 20 kB;
-// sort.Slice takes none.
+// budget is the size limit for a stripped program in bytes. The clients of PostgreSQL and for MQTT
+// brokers take 4.5 MB of the hub's. it takes 20 kB for each struct type that slices.SortFunc sorts takes 20 kB;
+// sort.Slice takes nothing.
 var budget = map[string]int64{"device": 16_750_000, "hub": 53_350_000}
 
-// TestPlatforms builds both programs for every release target, checks their sizes, and runs those
-// of other processors under an emulator.
+// TestPlatforms builds both programs for every release target and checks their sizes. It runs
+// programs for other processors in an emulator.
 func TestPlatforms(t *testing.T) {
 	t.Parallel()
 	for _, p := range platforms {
 		t.Run(p.String(), func(t *testing.T) {
 			if p.arm == "7" && !testLong {
-				t.Skip("make test-long: it compiles for minutes, and is like the one for version 6")
+				t.Skip("make test-long: compiles for minutes, and behaves like ARMv6")
 			}
 			for name, most := range budget {
 				path := program(t, name, p.platform)
@@ -42,7 +42,7 @@ func TestPlatforms(t *testing.T) {
 				t.Logf("flotilla-%s for %s: %.1f MB", name, p, float64(info.Size())/1e6)
 				if info.Size() > most {
 					t.Errorf("flotilla-%s for %s has %d bytes, its budget is %d: `go tool nm -size -sort size` shows the symbols "+
-						"of an unstripped one", name, p, info.Size(), most)
+						"of an unstripped program", name, p, info.Size(), most)
 				}
 			}
 			run := func(name string, args ...string) string {

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// The environment of a child process that plays devices: a development listener's address, and the
+// Environment of a child process that plays devices: the address of a development listener, and the
 // number of devices.
 const (
 	devicesOf    = "FLOTILLA_E2E_DEVICES"
@@ -23,9 +23,9 @@ const (
 
 const playerBoot = "01JD8Y3QK8Z6M5N4P3R2S1T0VW"
 
-// playDevices connects the devices, sends their statuses, prints "ready", and then sends as many
-// leases as each line of standard input says, as fast as possible. It encodes MQTT itself: a client
-// library would need more processor time than the broker.
+// playDevices connects the devices, sends their statuses and prints "ready". Then it sends as many
+// leases as each line of standard input says, as fast as possible. It encodes MQTT itself, because
+// a client library would need more processor time than the broker.
 func playDevices(addr string) (code int) {
 	if err := play(addr); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -77,7 +77,7 @@ func playerConnect(addr, node, machine string) (net.Conn, error) {
 		return nil, err
 	}
 	body := text(nil, "MQTT")
-	body = append(body, 4, 0x82, 0, 0) // 3.1.1, user name and clean session, no keep-alive
+	body = append(body, 4, 0x82, 0, 0) // flags: user name and clean session; no keep-alive
 	body = text(text(body, node+":"+machine), node)
 	if _, err := conn.Write(packet(0x10, body)); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func playerConnect(addr, node, machine string) (net.Conn, error) {
 	if _, err := io.ReadFull(conn, answer); err != nil || answer[3] != 0 {
 		return nil, fmt.Errorf("CONNACK %x: %w", answer, err)
 	}
-	go func() { _, _ = io.Copy(io.Discard, conn) }() // acknowledgements
+	go func() { _, _ = io.Copy(io.Discard, conn) }() // drop acknowledgements
 	status, err := json.Marshal(map[string]any{
 		"boot": playerBoot, "seq": 1, "time": time.Now(), "machineID": machine, "agentVersion": "0",
 		"registration": map[string]any{"labels": map[string]string{"topology.kubernetes.io/zone": "play"}},

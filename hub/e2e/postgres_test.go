@@ -15,9 +15,8 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// PostgreSQL is killed repeatedly while clients and devices write. Requests get a 503 with the
-// cause within moments, no acknowledged write is lost, no node becomes NotReady, and no container
-// restarts.
+// PostgreSQL is killed repeatedly while clients and devices write. Requests soon get a 503 with the
+// cause, no acknowledged write is lost, no node becomes NotReady, and no container restarts.
 func TestAHubSurvivesItsPostgreSQLServer(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on")
@@ -40,7 +39,7 @@ func TestAHubSurvivesItsPostgreSQLServer(t *testing.T) {
 	for i := range rounds {
 		time.Sleep(time.Duration(500+300*i) * time.Millisecond)
 		server.Kill()
-		end := time.Now().Add(time.Duration(7*i) * time.Second) // the last one exceeds the limit for a request
+		end := time.Now().Add(time.Duration(7*i) * time.Second) // the last outage is longer than the time limit of a request
 		for k := 0; time.Now().Before(end); k++ {
 			body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
 				"metadata": map[string]any{"name": fmt.Sprintf("down-%d-%d", i, k)}})
@@ -50,7 +49,7 @@ func TestAHubSurvivesItsPostgreSQLServer(t *testing.T) {
 			var r refusal
 			if !errors.As(err, &r) || r.code != http.StatusServiceUnavailable && r.code != http.StatusGatewayTimeout ||
 				!strings.Contains(r.text, "database does not respond") && !strings.Contains(r.text, "read the object") {
-				t.Fatalf("while the database is away a write is answered with %v, want 503 and the cause", err)
+				t.Fatalf("write without a database: %v, want 503 and the cause", err)
 			}
 			refusals++
 			time.Sleep(100 * time.Millisecond)
@@ -71,19 +70,19 @@ func TestAHubSurvivesItsPostgreSQLServer(t *testing.T) {
 		t.Errorf("a request waited for %s", slowest)
 	}
 	if h.ended() {
-		t.Fatalf("the hub has ended: %s", tail(h.output.String(), 10))
+		t.Fatalf("the hub has exited: %s", tail(h.output.String(), 10))
 	}
 	h.checkNotes(n)
 	h.kill()
-	h.start() // the data directory also names the database
+	h.start() // without --database: the data directory names the database too
 	h.checkNotes(n)
 	h.allReady(4)
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
-		t.Errorf("a node became NotReady while the database was away for a moment:\n%s", events)
+		t.Errorf("a node became NotReady during a short outage of the database:\n%s", events)
 	}
 	await(t, "every device reports its pods", patience, func() error { return h.available("sign", 2) })
 	if after := h.lives(); !slices.Equal(before, after) {
-		t.Errorf("the containers were\n%v and are\n%v", before, after)
+		t.Errorf("containers before:\n%v\nafter:\n%v", before, after)
 	}
 	seen(t, fmt.Sprintf("%d kills of PostgreSQL, none of %d acknowledged writes lost, %d refusals, the slowest answer after %.1f s", rounds, n.acks, refusals, slowest.Seconds()))
 }

@@ -20,21 +20,21 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// The disk with PostgreSQL's log fills up, and the server ends and cannot start. The hub still
-// serves reads, answers writes with the cause and where to look, and has all acknowledged writes
-// once there is space.
+// The disk with PostgreSQL's log is full, and the server ends and cannot start. The hub still
+// answers reads, and answers writes with the cause and the next step. When the disk has space
+// again, all acknowledged writes are there.
 func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 	t.Parallel()
 	long(t)
 	disk := filepath.Join(t.TempDir(), "disk")
 	smallDisk(t, disk, "96m")
-	for at := disk; at != os.TempDir() && at != "/"; at = filepath.Dir(at) { // the server's user needs access
+	for at := disk; at != os.TempDir() && at != "/"; at = filepath.Dir(at) { // PostgreSQL's user needs access
 		if err := os.Chmod(at, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	server := postgrestest.Make(t, "", "fsync=on", "full_page_writes=on", "max_wal_size=32MB", "min_wal_size=4MB")
-	log := filepath.Join(server.Dir, "pg_wal") // replaced by a link to the small disk
+	log := filepath.Join(server.Dir, "pg_wal") // becomes a link to the small disk
 	away, err := filepath.EvalSymlinks(log)
 	if err == nil {
 		err = os.Remove(log)
@@ -72,10 +72,10 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 		return nil
 	})
 	full := filler(t, disk)
-	refused := map[string]int{} // by the output
+	refused := map[string]int{} // refusals by message
 	big := func(i int) error {
 		name := fmt.Sprintf("pad-%04d", i)
-		pad := make([]byte, 135<<10) // nothing frees its space
+		pad := make([]byte, 135<<10) // PostgreSQL does not free the space of these
 		_, _ = crand.Read(pad)
 		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
 			"metadata": map[string]any{"name": name}, "data": map[string]string{"count": "1", "pad": base64.StdEncoding.EncodeToString(pad)}})
@@ -89,38 +89,38 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 		var r refusal
 		if err := big(i); errors.As(err, &r) {
 			var status struct{ Message string }
-			_ = json.Unmarshal([]byte(r.text), &status) // checked below
+			_ = json.Unmarshal([]byte(r.text), &status) // status is checked below
 			refused[fmt.Sprintf("%d %s", r.code, status.Message)]++
 			if r.code != http.StatusInsufficientStorage && r.code != http.StatusServiceUnavailable &&
 				r.code != http.StatusGatewayTimeout {
-				t.Errorf("a write was answered %d: %s", r.code, r.text)
+				t.Errorf("write without space for the log: %d: %s", r.code, r.text)
 			}
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 	if !strings.Contains(server.Log(), "PANIC") {
-		t.Errorf("the server went on, although the manual says that it ends\n%s", tail(server.Log(), 20))
+		t.Errorf("the server must end without space for its log, as the manual says\n%s", tail(server.Log(), 20))
 	}
 	for printed, times := range refused {
 		t.Logf("%d times: %s", times, printed)
 	}
 	if len(refused) == 0 {
-		t.Error("no write was answered")
+		t.Error("no write was refused")
 	}
 	for _, page := range []string{"/healthz", "/api/v1/pods", "/api/v1/nodes"} {
 		if _, err := h.get(page); err != nil {
-			t.Errorf("while the database is away: %s: %v", page, err)
+			t.Errorf("read without a database: %s: %v", page, err)
 		}
 	}
 	doctor := command{path: program(t, "hub", here), args: []string{"doctor", "--data-dir", h.dir}}.run(t)
 	if !strings.Contains(doctor.out, "FAIL  database") || !strings.Contains(doctor.out, "its disk has space") {
-		t.Errorf("the doctor does not name the place to look:\n%s%s", doctor.out, doctor.err)
+		t.Errorf("doctor must name the disk and the log:\n%s%s", doctor.out, doctor.err)
 	}
 	t.Log(doctor.out)
 	if err := os.Remove(full); err != nil {
 		t.Fatal(err)
 	}
-	server.Kill() // if it exists
+	server.Kill() // it may still run
 	server.Run()
 	began := time.Now()
 	await(t, "the hub writes again", patience, func() error {
@@ -132,7 +132,7 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 	cancel()
 	g.Wait()
 	if h.ended() {
-		t.Fatalf("the hub has ended: %s", tail(h.output.String(), 10))
+		t.Fatalf("the hub has exited: %s", tail(h.output.String(), 10))
 	}
 	h.checkNotes(n)
 	h.kill()
@@ -140,11 +140,11 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 	h.checkNotes(n)
 	h.allReady(4)
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
-		t.Errorf("a node became NotReady for a database without space:\n%s", events)
+		t.Errorf("a node became NotReady while the database had no space:\n%s", events)
 	}
 	await(t, "every device reports its pods", patience, func() error { return h.available("sign", 2) })
 	if after := h.lives(); !slices.Equal(before, after) {
-		t.Errorf("the containers were\n%v and are\n%v", before, after)
+		t.Errorf("containers before:\n%v\nafter:\n%v", before, after)
 	}
 	seen(t, fmt.Sprintf("PostgreSQL ended without space for its log; none of %d acknowledged writes lost, the hub "+
 		"wrote again %.1f s after there was space", n.acks, took.Seconds()))

@@ -21,18 +21,18 @@ import (
 	"time"
 )
 
-// A disk is the file system's view of the hub's database: the synced data, and the writes since
-// then.
+// A disk is the hub's database as the file system has it: the synced data, and the writes since the
+// last sync.
 type disk struct {
 	files map[string]*diskFile // by base name
 }
 
 type diskFile struct {
-	kept    []byte    // survives a power cut
-	pending []written // since the last sync
+	kept    []byte    // data that survives a power cut
+	pending []written // writes since the last sync
 }
 
-// A written is a write, or a truncation to at if cut is set.
+// A written is a write. If cut is set, it is a truncation of the file to at.
 type written struct {
 	at   int64
 	data []byte
@@ -57,17 +57,17 @@ func (d *disk) file(name string) *diskFile {
 	return d.files[name]
 }
 
-// after is a state after a power cut: of the writes that were not synced it has any part, in any
-// order of sectors.
+// after writes the files as a power cut may leave them: with any part of the unsynced writes, and
+// sectors in any order.
 func (d *disk) after(t testing.TB, dice *rand.Rand, dir string) {
 	t.Helper()
 	for name, f := range d.files {
 		body := slices.Clone(f.kept)
-		mood := dice.IntN(3) // none of it, all of it, a part of it
+		part := dice.IntN(3) // the file has none, all or some of its unsynced writes
 		for _, w := range f.pending {
 			switch {
-			case mood == 0, mood == 2 && dice.IntN(2) == 0:
-			case mood == 2 && !w.cut && len(w.data) > 512: // a torn write
+			case part == 0, part == 2 && dice.IntN(2) == 0:
+			case part == 2 && !w.cut && len(w.data) > 512: // a torn write
 				for at := 0; at < len(w.data); at += 512 {
 					if dice.IntN(2) == 0 {
 						body = written{at: w.at + int64(at), data: w.data[at:min(at+512, len(w.data))]}.on(body)
@@ -83,11 +83,11 @@ func (d *disk) after(t testing.TB, dice *rand.Rand, dir string) {
 	}
 }
 
-// A call is a line of strace about the database.
+// A call is a system call on the database, from a line of strace.
 type call struct {
 	at     float64 // seconds since 1970
 	name   string  // return value
-	file   string  // base name
+	file   string  // base name of the file
 	data   []byte
 	offset int64
 }
@@ -101,7 +101,7 @@ var (
 	pathArg     = regexp.MustCompile(`^(?:AT_FDCWD(?:<[^>]*>)?, )?"([^"]*)"`)
 )
 
-// decodeHex decodes a string of strace -xx.
+// decodeHex decodes a string that strace -xx prints.
 func decodeHex(s string) []byte {
 	out := make([]byte, 0, len(s)/4)
 	for i := 0; i+4 <= len(s); i += 4 {
@@ -114,8 +114,8 @@ func decodeHex(s string) []byte {
 	return out
 }
 
-// calls parses a log of strace -f -ttt -y -xx. A write counts from its beginning, a sync from its
-// end.
+// calls parses the log of strace -f -ttt -y -xx. The time of a write is its beginning, that of a
+// sync its end.
 func calls(t testing.TB, file string) []call {
 	t.Helper()
 	f, err := os.Open(file)
@@ -124,7 +124,7 @@ func calls(t testing.TB, file string) []call {
 	}
 	defer func() { _ = f.Close() }()
 	var out []call
-	syncing := map[string]string{} // by thread: the file of an unfinished call
+	syncing := map[string]string{} // file of each thread's unfinished call
 	sc := bufio.NewScanner(f)
 	sc.Buffer(nil, 64<<20)
 	name := func(s string) string {
@@ -153,7 +153,7 @@ func calls(t testing.TB, file string) []call {
 		case "pwrite64":
 			a := writeArgs.FindStringSubmatch(m[4])
 			if a == nil {
-				continue // another file, or strace's own messages
+				continue // a call on another file, or a message of strace
 			}
 			c.file, c.data = name(a[1]), decodeHex(a[2])
 			c.offset, _ = strconv.ParseInt(a[4], 10, 64)
@@ -213,22 +213,22 @@ func (d *disk) does(c call) {
 	}
 }
 
-// An acknowledged is a change with the time of its response.
+// An acknowledged is a change that the hub has acknowledged, with the time of the response.
 type acknowledged struct {
 	at    float64
 	name  string
 	count int
 }
 
-// TestAPowerCutOfTheHub records all writes and syncs of a real hub's database, and cuts the power
-// at hundreds of moments. The synced data is there, and any part of the rest. Each database opens,
-// is sound, and has all writes that were acknowledged before the cut.
+// TestAPowerCutOfTheHub records all writes and syncs of a real hub's database, and simulates power
+// cuts at hundreds of moments. Each cut leaves the synced data and any part of the rest. Each
+// database opens, is sound, and has all writes that were acknowledged before the cut.
 func TestAPowerCutOfTheHub(t *testing.T) {
 	t.Parallel()
 	long(t)
 	strace, err := exec.LookPath("strace")
 	if err != nil {
-		need(t, "strace is needed to see what the hub syncs: %v", err)
+		need(t, "needs strace, which shows what the hub syncs: %v", err)
 	}
 	h := newHub(t, "--log-level", "warn")
 	h.simulate(4, 2)
@@ -240,7 +240,7 @@ func TestAPowerCutOfTheHub(t *testing.T) {
 		}
 	}
 	log := filepath.Join(t.TempDir(), "calls")
-	// -D: the hub is our child, and strace a grandchild.
+	// With -D the hub is this test's child, and strace a grandchild.
 	cmd := exec.Command(strace, append([]string{"-D", "-f", "-ttt", "-y", "-xx", "-s", "1000000", "-o",
 		log, "--seccomp-bpf",
 		"-e", "trace=pwrite64,ftruncate,fsync,fdatasync,unlink,unlinkat", program(t, "hub", here)}, h.args...)...)
@@ -277,7 +277,7 @@ func TestAPowerCutOfTheHub(t *testing.T) {
 	}
 	g.Wait()
 	h.kill()
-	time.Sleep(time.Second) // for strace's last lines
+	time.Sleep(time.Second) // strace writes its last lines
 	slices.SortFunc(acks, func(a, b acknowledged) int { return int((a.at - b.at) * 1e9) })
 
 	all := calls(t, log)
@@ -296,7 +296,7 @@ func TestAPowerCutOfTheHub(t *testing.T) {
 		if c.name == "fsync" {
 			syncs++
 		}
-		// After every few syncs, and sometimes between two of them.
+		// Cut after every few syncs, and sometimes between two syncs.
 		if c.name == "fsync" && syncs%5 == 0 || dice.IntN(200) == 0 || i == len(all)-1 {
 			cuts++
 			powerless(t, d, dice, maps.Clone(have), cuts)
@@ -311,7 +311,7 @@ func TestAPowerCutOfTheHub(t *testing.T) {
 	seen(t, fmt.Sprintf("%d power cuts in %d syncs and %d writes: every database sound, none of %d acknowledged changes missing", cuts, syncs, len(all)-syncs, checked))
 }
 
-// powerless opens the database after a power cut.
+// powerless opens the database after a power cut and checks it.
 func powerless(t *testing.T, d *disk, dice *rand.Rand, have map[string]int, cut int) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "flotilla-e2e-cut-")
@@ -327,7 +327,7 @@ func powerless(t *testing.T, d *disk, dice *rand.Rand, have map[string]int, cut 
 	defer func() { _ = db.Close() }()
 	var verdict string
 	if err := db.QueryRow("PRAGMA integrity_check").Scan(&verdict); err != nil || verdict != "ok" {
-		t.Errorf("cut %d leaves a database with %q, %v", cut, verdict, err)
+		t.Errorf("integrity of the database after cut %d: %q, %v", cut, verdict, err)
 		return
 	}
 	rows, err := db.Query(`SELECT name, object ->> '$.data.count' FROM configmaps WHERE name LIKE 'cut-%'`)

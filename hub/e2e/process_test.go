@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// patience is the time limit for a start, or for a command that ends without a signal.
+// patience is the time limit for a start, and for a command that ends by itself.
 const patience = 3 * time.Minute
 
 // A process is a child process of the test.
@@ -26,10 +26,10 @@ type process struct {
 	name   string
 	cmd    *exec.Cmd
 	output *outputBuffer
-	over   chan struct{} // closed at its end
+	over   chan struct{} // closed when the process has ended
 }
 
-// An outputBuffer has both outputs of a process.
+// An outputBuffer stores both outputs of a process.
 type outputBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -47,7 +47,7 @@ func (p *outputBuffer) String() string {
 	return p.text.String()
 }
 
-// start starts a program, and kills it at the end of the test.
+// start starts a program. The program is killed at the end of the test.
 func start(t testing.TB, path string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(path, args...)
@@ -78,7 +78,7 @@ func startCommand(t testing.TB, cmd *exec.Cmd) *process {
 	return p
 }
 
-// environment is the test's environment without settings of the programs.
+// environment returns the test's environment without the programs' settings.
 func environment(more ...string) []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -89,23 +89,23 @@ func environment(more ...string) []string {
 	return append(env, more...)
 }
 
-// end sends a signal, and after a while SIGKILL.
+// end sends a signal, and SIGKILL if the process does not end.
 func (p *process) end(s syscall.Signal) {
 	select {
 	case <-p.over:
 		return
 	default:
 	}
-	_ = p.cmd.Process.Signal(s) // it may have ended meanwhile
+	_ = p.cmd.Process.Signal(s) // the process may have ended before
 	select {
 	case <-p.over:
 	case <-time.After(patience):
-		p.t.Errorf("%s did not end %s after %s", p.name, patience, s)
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // prints its goroutines
+		p.t.Errorf("%s did not exit %s after %s", p.name, patience, s)
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // the process prints its goroutines
 		select {
 		case <-p.over:
 		case <-time.After(10 * time.Second):
-			_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // its children too, which have its files open
+			_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // also kills its children, which keep its files open
 			<-p.over
 		}
 	}
@@ -114,12 +114,12 @@ func (p *process) end(s syscall.Signal) {
 // kill sends SIGKILL.
 func (p *process) kill() { p.end(syscall.SIGKILL) }
 
-// stop stops it in order, which must give exit code 0.
+// stop sends SIGTERM, after which the process must exit with code 0.
 func (p *process) stop() {
 	p.t.Helper()
 	p.end(syscall.SIGTERM)
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-		p.t.Errorf("%s ended with code %d after SIGTERM, want 0", p.name, code)
+		p.t.Errorf("%s exited with code %d after SIGTERM, want 0", p.name, code)
 	}
 }
 
@@ -132,7 +132,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// healthy fails if a program has panicked or printed a wrong format string.
+// healthy fails if a program has panicked or used a wrong format string.
 func healthy(t testing.TB, name, printed string) {
 	t.Helper()
 	for _, bad := range []string{"panic: ", "fatal error: ", "goroutine 1 ["} {
@@ -146,7 +146,7 @@ func healthy(t testing.TB, name, printed string) {
 	}
 }
 
-// formatted matches fmt's output for a wrong format string.
+// formatted matches the output of package fmt for a wrong format string.
 var formatted = regexp.MustCompile(`%![a-zA-Z]?\([^)]*\)?`)
 
 // A result is the output and exit code of a command.
@@ -155,7 +155,7 @@ type result struct {
 	code     int
 }
 
-// A command is a program that ends without a signal.
+// A command is a program that ends by itself.
 type command struct {
 	path  string
 	args  []string
@@ -191,7 +191,7 @@ func output(t testing.TB, path string, args ...string) string {
 	t.Helper()
 	r := command{path: path, args: args}.run(t)
 	if r.code != 0 {
-		t.Fatalf("%s %s ended with code %d: %s", filepath.Base(path), strings.Join(args, " "), r.code, r.err)
+		t.Fatalf("%s %s exited with code %d: %s", filepath.Base(path), strings.Join(args, " "), r.code, r.err)
 	}
 	return r.out
 }

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// `make run` starts everything after the build, Ctrl-C stops it, and the next start continues.
+// After the build `make run` starts everything, Ctrl-C stops it, and the next start continues.
 func TestMakeRun(t *testing.T) {
 	t.Parallel()
 	bin := filepath.Dir(program(t, "hub", here))
@@ -35,7 +35,7 @@ func TestMakeRun(t *testing.T) {
 		p := start(t, "env", args...)
 		await(t, "the "+which+" start", patience, func() error {
 			if p.ended() {
-				t.Fatalf("it has ended: %s", p.output)
+				t.Fatalf("make run has ended: %s", p.output)
 			}
 			text, err := os.ReadFile(filepath.Join(data, "kubeconfig"))
 			if err != nil {
@@ -50,23 +50,23 @@ func TestMakeRun(t *testing.T) {
 		if name := h.ownNode(); machine == "" {
 			machine = name
 		} else if machine != name {
-			t.Errorf("this machine was node %s and is node %s", machine, name)
+			t.Errorf("this machine was node %s before, and is node %s", machine, name)
 		}
-		await(t, "the sample workload", patience, func() error { return h.available("kiosk", 3) })
+		await(t, "the sample workload is available", patience, func() error { return h.available("kiosk", 3) })
 		if out := h.kubectl("get", "nodes"); strings.Count(out, "sim-") != 8 {
 			t.Errorf("kubectl get nodes prints\n%s", out)
 		}
-		if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGINT); err != nil { // Ctrl-C signals the whole group
+		if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGINT); err != nil { // the terminal sends Ctrl-C to the whole group
 			t.Fatal(err)
 		}
-		await(t, "the end after Ctrl-C", patience, func() error {
+		await(t, "make run ends after Ctrl-C", patience, func() error {
 			if !p.ended() {
 				return errors.New("it runs")
 			}
 			return nil
 		})
 		if left := processesWith(t, data, dev); len(left) > 0 {
-			t.Errorf("after Ctrl-C there still run\n%s", strings.Join(left, "\n"))
+			t.Errorf("after Ctrl-C these programs still run:\n%s", strings.Join(left, "\n"))
 		}
 		if strings.Contains(p.output.String(), "level=ERROR") {
 			t.Errorf("it printed\n%s", p.output)
@@ -74,8 +74,8 @@ func TestMakeRun(t *testing.T) {
 	}
 }
 
-// quickstarted is nil once all nine nodes are ready. Without an engine this machine's node is not,
-// and its condition says how to install one.
+// quickstarted returns nil when all nine nodes are ready. Without an engine this machine's node is
+// not ready, and its condition says how to install an engine.
 func (h *hub) quickstarted(p *process) error {
 	var l corev1.NodeList
 	if err := h.read("/api/v1/nodes", &l); err != nil {
@@ -98,12 +98,12 @@ func (h *hub) quickstarted(p *process) error {
 	}
 	if printed := p.output.String(); !strings.Contains(printed, "Flotilla is up") ||
 		!strings.Contains(printed, "https://"+h.https) {
-		return fmt.Errorf("it printed %q", printed)
+		return fmt.Errorf("make run printed %q", printed)
 	}
 	return nil
 }
 
-// ownNode is this machine's node.
+// ownNode returns the name of this machine's node.
 func (h *hub) ownNode() string {
 	h.t.Helper()
 	var l corev1.NodeList
@@ -113,7 +113,7 @@ func (h *hub) ownNode() string {
 	return l.Items[0].Name
 }
 
-// processesWith returns the processes with one of the words in their command line.
+// processesWith returns the processes that have one of these words in their command line.
 func processesWith(t testing.TB, words ...string) (found []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -123,7 +123,7 @@ func processesWith(t testing.TB, words ...string) (found []string) {
 	for _, f := range files {
 		text, err := os.ReadFile(f)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the process has ended
 		}
 		line := strings.ReplaceAll(string(text), "\x00", " ")
 		for _, w := range words {
@@ -136,8 +136,8 @@ func processesWith(t testing.TB, words ...string) (found []string) {
 	return found
 }
 
-// forgetVolatile removes the files that a stopped agent keeps in memory for its next start, with
-// their mounts.
+// forgetVolatile removes the files, and their mounts, that a stopped agent leaves in memory for its
+// next start.
 func forgetVolatile(t testing.TB, stateDir string) {
 	t.Helper()
 	if _, err := os.Stat(stateDir); err == nil {
@@ -145,6 +145,6 @@ func forgetVolatile(t testing.TB, stateDir string) {
 	}
 	name := strings.ReplaceAll(strings.Trim(stateDir, "/"), "/", "-")
 	if _, err := os.Stat(filepath.Join("/run/flotilla", name)); err == nil {
-		t.Errorf("/run/flotilla/%s is left", name)
+		t.Errorf("/run/flotilla/%s was not removed", name)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// signYAML sets no tolerations, so its pods stay for five minutes.
+// signYAML sets no tolerations, so its pods stay for five minutes on a lost node.
 const signYAML = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: words}
@@ -39,7 +39,7 @@ spec:
         - {name: GREETING, valueFrom: {configMapKeyRef: {name: words, key: greeting}}}
 `
 
-// Everything around the containers is killed and restarted, and they must not restart. Then the
+// Agent, hub and device restart or are killed, and the containers must not restart. Then the
 // containers are removed while the hub is stopped.
 func TestRestarts(t *testing.T) {
 	engines(t, func(t *testing.T, e *engine) {
@@ -57,7 +57,7 @@ func TestRestarts(t *testing.T) {
 			t.Helper()
 			now, err := e.containers(d.node)
 			if err != nil || !slices.Equal(before, now) {
-				t.Fatalf("after %s the containers are\n%v, before they were\n%v (%v)", after, now, before, err)
+				t.Fatalf("containers after %s:\n%v\nbefore:\n%v (%v)", after, now, before, err)
 			}
 		}
 		reported := func() {
@@ -75,31 +75,31 @@ func TestRestarts(t *testing.T) {
 		}
 
 		d.stop()
-		untouched("the agent was stopped")
-		await(t, "the hub receives the stop", patience, func() error { return h.ready(d.node, corev1.ConditionFalse) })
+		untouched("a stop of the agent")
+		await(t, "the hub notices the stop", patience, func() error { return h.ready(d.node, corev1.ConditionFalse) })
 		d.run()
 		reported()
-		untouched("an orderly restart of the agent")
+		untouched("a normal restart of the agent")
 
 		d.kill()
-		untouched("the agent was killed")
+		untouched("a kill of the agent")
 		d.run()
 		reported()
-		untouched("the agent was killed and started")
+		untouched("a kill and a start of the agent")
 
 		h.kill()
-		time.Sleep(2 * leaseInterval) // long enough for the device to detect it
-		untouched("the hub was killed")
+		time.Sleep(2 * leaseInterval) // long enough for the device to notice
+		untouched("a kill of the hub")
 		h.start()
 		reported()
-		untouched("the hub was killed and started")
+		untouched("a kill and a start of the hub")
 
 		// The device reboots while the hub is stopped.
 		h.stop()
 		d.kill()
 		for i, c := range before {
 			path := "/containers/" + c.ID
-			if i%2 == 0 { // after a reboot some runtimes have lost containers, others have stopped ones
+			if i%2 == 0 { // a reboot removes the containers of some runtimes, and stops those of others
 				_, err = e.ask(http.MethodDelete, path+"?force=1&v=1")
 			} else {
 				_, err = e.ask(http.MethodPost, path+"/kill")
@@ -118,7 +118,7 @@ func TestRestarts(t *testing.T) {
 			await(t, "the container prints the value of the config map", patience, func() error {
 				log, err := e.ask(http.MethodGet, "/containers/"+c.ID+"/logs?stdout=1")
 				if err == nil && !strings.Contains(string(log), "hello from the hub") {
-					err = fmt.Errorf("it printed %q", log)
+					err = fmt.Errorf("the container printed %q", log)
 				}
 				return err
 			})
@@ -137,10 +137,10 @@ func TestRestarts(t *testing.T) {
 		d.stop()
 		output(t, program(t, "device", here), "reset", "--yes", "--state-dir", d.dir, "--engine", e.socket)
 		if left, err := e.containers(d.node); err != nil || len(left) > 0 {
-			t.Errorf("after reset the engine has %v, %v", left, err)
+			t.Errorf("containers after reset: %v, %v", left, err)
 		}
 		if left, _ := filepath.Glob(filepath.Join(d.dir, "*")); len(left) != 1 || filepath.Base(left[0]) != "lock" {
-			t.Errorf("after reset the state directory has %v", left)
+			t.Errorf("files after reset: %v", left)
 		}
 	})
 }
@@ -170,7 +170,7 @@ func TestAfterDamage(t *testing.T) {
 		{"one flipped bit", func(whole []byte) []byte { return append([]byte{whole[0] ^ 1}, whole[1:]...) }},
 	} {
 		d.kill()
-		for _, copied := range both { // the agent's own tests damage one copy alone
+		for _, copied := range both { // the agent's own tests damage one copy
 			whole, err := os.ReadFile(copied)
 			if errors.Is(err, os.ErrNotExist) {
 				continue
@@ -195,13 +195,13 @@ func TestAfterDamage(t *testing.T) {
 			}
 			return errors.Join(h.ready(d.node, corev1.ConditionTrue), h.available("sign", 2))
 		})
-		t.Logf("recovered %s after the agent's start, with %s", time.Since(began).Round(time.Millisecond), c.name)
+		t.Logf("recovered %s after the agent's start with %s", time.Since(began).Round(time.Millisecond), c.name)
 		if now, err := e.containers(d.node); err != nil || !slices.Equal(before, now) {
-			t.Errorf("after %s the containers are\n%v, before they were\n%v (%v)", c.name, now, before, err)
+			t.Errorf("containers after %s:\n%v\nbefore:\n%v (%v)", c.name, now, before, err)
 		}
-		// Two empty files look like those of a device that never had a desired state.
+		// Two empty files look like those of a device that has never had a desired state.
 		if printed := d.output.String(); c.name != "an empty file" && !strings.Contains(printed, "unreadable") {
-			t.Errorf("after %s the agent does not report its unreadable files:\n%s", c.name, tail(printed, 10))
+			t.Errorf("after %s the agent must report its unreadable files:\n%s", c.name, tail(printed, 10))
 		}
 	}
 }

@@ -15,7 +15,8 @@ import (
 
 const toleration = 3 * time.Second
 
-// kioskYAML tolerates a lost node for three seconds, and stops only at the end of its grace period.
+// kioskYAML tolerates a lost node for three seconds. Its container ignores SIGTERM until the grace
+// period ends.
 const kioskYAML = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: kiosk}
@@ -33,10 +34,10 @@ spec:
       - {name: main, image: "flotilla.test/tool:1", imagePullPolicy: Never, args: [stubborn]}
 `
 
-// Of two devices on two sites one falls silent, its pod is replaced, and it returns.
+// One of two devices on two sites falls silent, its pod is replaced, and the device returns.
 func TestASilentDevice(t *testing.T) {
 	engines(t, func(t *testing.T, e *engine) {
-		h := newHub(t, "--node-eviction-rate", "10") // a failed start may have used the site's first eviction
+		h := newHub(t, "--node-eviction-rate", "10") // fast, because a failed start may have used the site's first eviction
 		oslo, bergen := h.join("oslo", e), h.join("bergen", e)
 		oslo.run()
 		bergen.run()
@@ -64,20 +65,20 @@ func TestASilentDevice(t *testing.T) {
 		h.runsOn(bergen, 2)
 		await(t, "the replacement is available", patience, func() error { return h.available("kiosk", 2) })
 		if list, err := e.running(oslo.node); err != nil || len(list) != 1 {
-			t.Errorf("the lost device has %d containers running, %v; it must keep them", len(list), err)
+			t.Errorf("the lost device must keep its containers: %d run, %v", len(list), err)
 		}
 
 		oslo.run()
 		h.comesBack(oslo, old[0])
 		for _, want := range []string{"NodeNotReady", "TaintManagerEviction", "NodeReady"} {
 			if events := h.kubectl("get", "events", "-A"); !strings.Contains(events, want) {
-				t.Errorf("no event %s in\n%s", want, events)
+				t.Errorf("event %s is missing in\n%s", want, events)
 			}
 		}
 	})
 }
 
-// registered checks the node's labels, addresses and capacity after joining.
+// registered checks the labels, addresses and capacity of a node that has joined.
 func (h *hub) registered(d *device, site string) {
 	h.t.Helper()
 	n, err := h.node(d.node)
@@ -90,7 +91,7 @@ func (h *hub) registered(d *device, site string) {
 		}
 	}
 	if got := n.Labels[corev1.LabelTopologyZone]; got != site {
-		h.t.Errorf("the node is on site %q, its token was for %s", got, site)
+		h.t.Errorf("the node is on site %q, want %s as in the token", got, site)
 	}
 	if got := n.Labels["floor"]; got != "2" {
 		h.t.Errorf("label floor=%q, join was given 2", got)
@@ -111,7 +112,7 @@ func (h *hub) registered(d *device, site string) {
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
 			corev1.ResourcePods} {
 			if q := list[name]; q.Sign() <= 0 {
-				h.t.Errorf("the node has %s of %s", q.String(), name)
+				h.t.Errorf("the node has capacity %s of %s", q.String(), name)
 			}
 		}
 	}
@@ -140,7 +141,8 @@ func (h *hub) available(deployment string, want int32) error {
 	return err
 }
 
-// lastSeen is when the hub last received a lease of a node; zero if not since its start.
+// lastSeen returns when the hub last received a lease of a node, or zero if it has not since its
+// start.
 func (h *hub) lastSeen(node string) time.Time {
 	h.t.Helper()
 	var l coordv1.Lease
@@ -153,8 +155,8 @@ func (h *hub) lastSeen(node string) time.Time {
 	return l.Spec.RenewTime.Time
 }
 
-// becomesUnknown: Ready becomes Unknown, and not before the grace is over. The simulated fleet
-// tests how soon, without a busy machine.
+// becomesUnknown checks that Ready becomes Unknown, but not before the grace period ends. The tests
+// of the simulated fleet check how soon, because they do not depend on a busy machine.
 func (h *hub) becomesUnknown(d *device, seen time.Time) {
 	h.t.Helper()
 	await(h.t, "Ready of the silent node becomes Unknown", grace+patience,
@@ -172,10 +174,10 @@ func (h *hub) becomesUnknown(d *device, seen time.Time) {
 	if !tainted(n, corev1.TaintEffectNoSchedule) {
 		h.t.Fatalf("the taints of the silent node are %v", n.Spec.Taints)
 	}
-	await(h.t, "the first node of a quiet site is tainted once the site was checked", patience, func() error {
+	await(h.t, "the node is tainted after the check of its site", patience, func() error {
 		n, err := h.node(d.node)
 		if err == nil && !tainted(n, corev1.TaintEffectNoExecute) {
-			err = fmt.Errorf("its taints are %v", n.Spec.Taints)
+			err = fmt.Errorf("the node's taints are %v", n.Spec.Taints)
 		}
 		return err
 	})
@@ -190,7 +192,7 @@ func tainted(n corev1.Node, effect corev1.TaintEffect) bool {
 	})
 }
 
-// leaves: the pod is Terminating after its toleration, and stays so.
+// leaves checks that the pod is Terminating after its toleration, and stays Terminating.
 func (h *hub) leaves(d *device, old corev1.Pod) {
 	h.t.Helper()
 	n, err := h.node(d.node)
@@ -210,12 +212,12 @@ func (h *hub) leaves(d *device, old corev1.Pod) {
 	await(h.t, "the pod of the silent node is Terminating", patience, func() error {
 		p, err := find()
 		if err == nil && p.DeletionTimestamp == nil {
-			err = errors.New("it is not")
+			err = errors.New("the pod is not Terminating")
 		}
 		return err
 	})
 	if after := time.Since(since); after < toleration {
-		h.t.Errorf("the pod was Terminating %s after the taint, it tolerates it for %s", after, toleration)
+		h.t.Errorf("the pod was Terminating %s after the taint, want %s", after, toleration)
 	}
 	if out := h.kubectl("get", "pod", old.Name); !strings.Contains(out, "Terminating") {
 		h.t.Errorf("kubectl get pod prints %s", out)
@@ -231,11 +233,11 @@ func (h *hub) leaves(d *device, old corev1.Pod) {
 	}
 }
 
-// comesBack: the device stops the old container, and only then the pod is removed. The hub never
-// says that it is gone while it runs.
+// comesBack checks that the device stops the old container and the pod is removed only after that.
+// The hub never removes a pod whose container runs.
 func (h *hub) comesBack(d *device, old corev1.Pod) {
 	h.t.Helper()
-	await(h.t, "the old pod disappears", patience, func() error {
+	await(h.t, "the old pod is removed", patience, func() error {
 		_, err := h.get("/api/v1/namespaces/default/pods/" + old.Name)
 		var r refusal
 		if !errors.As(err, &r) || r.code != http.StatusNotFound {
@@ -256,7 +258,7 @@ func (h *hub) comesBack(d *device, old corev1.Pod) {
 	await(h.t, "the old pod is removed from the device", patience, func() error {
 		list, err := d.engine.containers(d.node)
 		if err == nil && len(list) > 0 {
-			err = fmt.Errorf("%d containers are", len(list))
+			err = fmt.Errorf("%d containers are left", len(list))
 		}
 		return err
 	})

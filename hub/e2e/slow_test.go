@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A device behind 20 kbit/s receives its desired state and reports its status, each more than 40 kB
-// that do not compress. The link stays connected, and leases arrive meanwhile.
+// A device with a line of 20 kbit/s receives its desired state and reports its status. Each has
+// more than 40 kB that do not compress. The link stays connected, and leases still arrive.
 func TestALineOfTwentyKilobits(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -20,7 +20,7 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 	const (
 		pace = 20_000 / 8
 		pods = 14
-		each = 4000 // bytes of a pod's termination message; Kubernetes allows 4,096
+		each = 4000 // bytes in a pod's termination message; Kubernetes allows 4,096
 	)
 	h := newHub(t, "--lease-interval", "10s", "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s")
 	d := h.join("oslo", e)
@@ -62,7 +62,7 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 			}
 		}
 		if err == nil && len(words) > 0 {
-			err = fmt.Errorf("of %d pods it is missing", len(words))
+			err = fmt.Errorf("the messages of %d pods are missing", len(words))
 		}
 		time.Sleep(time.Second)
 		return err
@@ -72,18 +72,18 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 	if up < 40_000 || down < 40_000 {
 		t.Errorf("only %d bytes went up and %d down: the test proves nothing", up, down)
 	}
-	await(t, "leases go on", patience, func() error {
+	await(t, "the hub still receives leases", patience, func() error {
 		if age := time.Since(h.lastSeen(d.node)); age > 20*time.Second {
-			return fmt.Errorf("the newest is %s old", age)
+			return fmt.Errorf("the newest lease is %s old", age)
 		}
 		return nil
 	})
 	if links := strings.Count(d.output.String(), "connected to the hub"); links != 1 {
-		t.Errorf("the link broke: it was made %d times\n%s", links, d.output.String())
+		t.Errorf("the device connected %d times, want once\n%s", links, d.output.String())
 	}
 	after, err := e.running(d.node)
 	if err != nil || fmt.Sprint(before) != fmt.Sprint(after) {
-		t.Errorf("the containers were\n%v and are\n%v, %v", before, after, err)
+		t.Errorf("containers before:\n%v\nafter:\n%v, %v", before, after, err)
 	}
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
 		t.Errorf("the node was not ready:\n%s", events)

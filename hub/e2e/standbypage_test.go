@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// visitor is a browser whose cookies go to all hubs behind one name.
+// visitor returns a browser that sends its cookies to all hubs, as if they had one name.
 func (h *hub) visitor(jar http.CookieJar) *pageUser {
 	transport := h.client.Transport.(*http.Transport).Clone()
 	transport.TLSClientConfig.Certificates = nil
 	return &pageUser{hub: h, client: &http.Client{Transport: transport, Jar: jar, Timeout: patience}}
 }
 
-// code is the status of a page.
+// code returns the status of a page.
 func (p *pageUser) code(path string) int {
 	p.t.Helper()
 	answer, err := p.client.Get("https://" + p.https + path)
@@ -31,8 +31,8 @@ func (p *pageUser) code(path string) int {
 	return answer.StatusCode
 }
 
-// The page works at a standby and at both hubs in turn: login, forms, live updates, a terminal, a
-// download and logout. The session survives the leader.
+// The page works at a standby, and at both hubs in turn: login, forms, live updates, a terminal, a
+// download and logout. A session survives the loss of the leader.
 func TestThePageThroughAStandby(t *testing.T) {
 	t.Parallel()
 	c := newHubGroup(t, 2)
@@ -55,21 +55,21 @@ func TestThePageThroughAStandby(t *testing.T) {
 
 	for p, says := range map[*pageUser]string{there: "which passes this page on.", leading: " leads; "} {
 		await(t, "the page shows the leader and the standby", patience, func() error {
-			if page := p.goes("/nodes", nil); !strings.Contains(page, says) || !strings.Contains(page, " stands by") {
+			if page := p.goes("/nodes", nil); !strings.Contains(page, says) || !strings.Contains(page, " is on standby") {
 				return errors.New(page[strings.Index(page, "<footer"):])
 			}
 			return nil
 		})
 		if page := p.goes("/settings", nil); !strings.Contains(page, "Stands by") ||
 			strings.Count(page, "you are here") != 1 {
-			t.Errorf("the settings do not list the hubs with their addresses: %s", page)
+			t.Errorf("the settings must list the hubs with their addresses: %s", page)
 		}
 	}
 	for h, says := range map[*hub]string{b: "the leader is ", a: "is ready at https://" + a.https} {
 		r := command{path: program(t, "hub", here), args: []string{"doctor", "--data-dir", h.dir}}.run(t)
 		if r.code != 0 || !strings.Contains(r.out, says) ||
 			(h == b) != strings.Contains(r.out, "it is on standby at https://"+b.https) {
-			t.Errorf("doctor ended with code %d: %s%s", r.code, r.out, r.err)
+			t.Errorf("doctor exited with code %d: %s%s", r.code, r.out, r.err)
 		}
 	}
 
@@ -79,7 +79,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 		"checked": {"default false\n" + text}}); !strings.Contains(printed, "Created") {
 		t.Fatalf("pasting at a standby: %.900s", printed)
 	}
-	await(t, "the open page at the standby shows it", patience, func() error {
+	await(t, "the open page at the standby shows the change", patience, func() error {
 		select {
 		case line := <-events:
 			if strings.Contains(line, "/workloads/deployments/default/sign") {
@@ -126,7 +126,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 		return nil
 	})
 	c.leader()
-	await(t, "the session is known to the hub that leads now", patience, func() error {
+	await(t, "the new leader knows the session", patience, func() error {
 		if code := there.code("/settings"); code != http.StatusOK {
 			return errors.New(http.StatusText(code))
 		}
@@ -136,7 +136,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 	there.goes("/settings", url.Values{"action": {"backup"}})
 	leading.csrf = there.csrf
 	if code := leading.code("/settings"); code != http.StatusOK {
-		t.Errorf("at the hub that has led the session is %d", code)
+		t.Errorf("the former leader answers the session %d", code)
 	}
 	at := &url.URL{Scheme: "https", Host: a.https}
 	had := jar.Cookies(at)
@@ -145,15 +145,15 @@ func TestThePageThroughAStandby(t *testing.T) {
 	if err != nil || len(had) == 0 {
 		t.Fatal(had, err)
 	}
-	again.SetCookies(at, had) // like a browser without the new cookie
+	again.SetCookies(at, had) // a browser that has not received the new cookie
 	for _, h := range []*hub{a, b} {
 		if code := h.visitor(again).code("/settings"); code != http.StatusUnauthorized {
-			t.Errorf("after a logout at one hub the page answers %d at %s", code, h.https)
+			t.Errorf("after a logout at one hub the page answers %d at hub %s", code, h.https)
 		}
 	}
 }
 
-// watches opens a page as an event stream and returns its lines.
+// watches opens a page as an event stream, and returns the stream's lines.
 func (p *pageUser) watches(path string) <-chan string {
 	p.t.Helper()
 	r, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "https://"+p.https+path, nil)

@@ -26,8 +26,8 @@ import (
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
-// boxYAML is a pod with a web server, a container that prints lines, and one that repeats its
-// input.
+// boxYAML is a pod with a web server, a container that prints lines, and a container that repeats
+// its input.
 const boxYAML = `apiVersion: v1
 kind: Pod
 metadata: {name: box}
@@ -39,10 +39,10 @@ spec:
   - {name: parrot, image: "flotilla.test/tool:1", imagePullPolicy: Never, stdin: true, args: [cat, "-"]}
 `
 
-// copied is the size of a copy in each direction.
+// copied is the size of the file that is copied in both directions.
 const copied = 10_000_000
 
-// exec, cp, attach, port-forward and logs work with real containers.
+// exec, cp, attach, port-forward and logs work in real containers.
 func TestKubectlInContainers(t *testing.T) {
 	engines(t, func(t *testing.T, e *engine) {
 		h := newHub(t)
@@ -58,7 +58,7 @@ func TestKubectlInContainers(t *testing.T) {
 		s.Await("begun\n")
 		h.stop()
 		if rest, code := s.End(); code != 1 || !strings.Contains(rest, "the hub is shutting down") {
-			t.Errorf("when the hub stops kubectl exec prints %q, code %d", rest, code)
+			t.Errorf("kubectl exec, when the hub stops: output %q, code %d", rest, code)
 		}
 		h.start()
 		await(t, d.node+" is back", patience, func() error {
@@ -69,20 +69,20 @@ func TestKubectlInContainers(t *testing.T) {
 			return nil
 		})
 		d.stop()
-		await(t, "the hub sees that the device has gone", patience, func() error {
+		await(t, "the hub notices the lost device", patience, func() error {
 			_, errs, code := kubectltest.Run(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--", "/tool", "print", "x")
 			if code != 1 || !strings.Contains(errs, "the device of node "+d.node+" is not connected to the hub") {
 				return errors.New(errs)
 			}
 			return nil
 		})
-		d.run() // so that its containers are removed
+		d.run() // the agent removes its containers at the end of the test
 		await(t, d.node+" is ready again", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
 		h.kubectl("delete", "pod", "box")
 	})
 }
 
-// enters tries every way into a container.
+// enters uses every way into a container.
 func (h *hub) enters(t *testing.T, e *engine, d *device) {
 	t.Helper()
 	h.executes(t)
@@ -115,11 +115,12 @@ func (h *hub) executes(t *testing.T) {
 	}
 	if out, errs, code := kubectltest.Run(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--",
 		"/nothing"); code == 0 || !strings.Contains(out+errs, "/nothing") {
-		t.Errorf("an unknown program: code %d, %q, %q", code, out, errs)
+		t.Errorf("exec of an unknown program: code %d, %q, %q", code, out, errs)
 	}
 }
 
-// terminal has a real terminal at both ends: its size arrives, and changes.
+// terminal runs kubectl on a real terminal. The container's terminal gets its size, and later
+// changes of the size.
 func (h *hub) terminal(t *testing.T) {
 	t.Helper()
 	s := kubectltest.StartTerminal(t, kubectl(t), h.config, "exec", "-it", "box", "-c", "web", "--", "/tool", "size", "80",
@@ -128,8 +129,8 @@ func (h *hub) terminal(t *testing.T) {
 	s.Resize(132, 50)
 	s.Await("the terminal is 132 by 50\r\n")
 	s.Say("hello\r")
-	s.Await("hello\r\nhello\r\n") // echoed by the terminal, and by cat
-	s.Say("\x04")                 // end of input
+	s.Await("hello\r\nhello\r\n") // the terminal and cat each echo the line
+	s.Say("\x04")                 // Ctrl-D ends the input
 	if rest, code := s.End(); code != 0 {
 		t.Errorf("code %d: %q", code, rest)
 	}
@@ -147,7 +148,7 @@ func (h *hub) copies(t *testing.T) {
 	h.slowly(t, nil, "cp", "-c", "web", "box:/tmp/there", filepath.Join(dir, "back"))
 	is, err := os.ReadFile(filepath.Join(dir, "back"))
 	if err != nil || !bytes.Equal(is, was) {
-		t.Errorf("of %d bytes %d were copied back, %v", len(was), len(is), err)
+		t.Errorf("%d bytes were copied, %d copied back, %v", len(was), len(is), err)
 	}
 	want := fmt.Sprintf("%d %x\n", len(was), sha256.Sum256(was))
 	if printed := h.slowly(t, bytes.NewReader(was), "exec", "-i", "box", "-c", "web", "--", "/tool",
@@ -178,12 +179,12 @@ func (h *hub) attaches(t *testing.T, e *engine) {
 	s.Say("hello\n")
 	s.Await("hello\n")
 	if printed := h.kubectl("logs", "box", "-c", "parrot"); printed != "hello\n" {
-		t.Errorf("its log is %q", printed)
+		t.Errorf("the container's log is %q", printed)
 	}
 	s.Signal(os.Interrupt)
 	_, _ = s.End()
 	if e.name == "podman" {
-		return // it closes the container's input when the first client leaves
+		return // Podman closes the container's input when the first client leaves
 	}
 	s = kubectltest.Start(t, kubectl(t), h.config, "attach", "-i", "box", "-c", "parrot") // the container continues after the first client
 	s.Say("hello again\n")
@@ -207,7 +208,7 @@ func (h *hub) forwards(t *testing.T) {
 			t.Errorf("GET %s: %q, %v; want %q", get.path, b, err, get.want)
 		}
 	}
-	for range 100 { // more concurrent connections than a device allows
+	for range 100 { // more connections than a device allows at a time
 		c, err := net.Dial("tcp", local)
 		if err != nil {
 			t.Fatal(err)
@@ -215,7 +216,7 @@ func (h *hub) forwards(t *testing.T) {
 		_ = c.Close()
 	}
 	if answer, err := client.Get("http://" + local + "/hostname"); err != nil {
-		t.Errorf("after a hundred connections without data: %v", err)
+		t.Errorf("request after a hundred connections without data: %v", err)
 	} else {
 		_ = answer.Body.Close()
 	}
@@ -225,7 +226,7 @@ func (h *hub) forwards(t *testing.T) {
 	local = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(s.Await(" -> 9\n"))
 	if answer, err := client.Get("http://" + local); err == nil {
 		_ = answer.Body.Close()
-		t.Error("a port without a listener answers")
+		t.Error("a port without a listener must not answer")
 	}
 	if rest, code := s.End(); code != 1 || !strings.Contains(rest, "connection refused") {
 		t.Errorf("code %d: %s", code, rest)
@@ -237,12 +238,12 @@ func (h *hub) follows(t *testing.T, e *engine) {
 	s := kubectltest.Start(t, kubectl(t), h.config, "logs", "-f", "box", "-c", "talker", "--tail=3")
 	var first int
 	if _, err := fmt.Sscanf(s.Await("\n"), "line %d\n", &first); err != nil || first < 1 {
-		t.Errorf("the first line: %v", err)
+		t.Errorf("first line of the followed log: %v", err)
 	}
 	for last := first; last < first+10; {
 		printed, next := s.Await("\n"), 0
 		_, err := fmt.Sscanf(printed, "line %d\n", &next)
-		// Podman 4.3 itself can lose a line between the stored log and the first new line.
+		// Podman 4.3 can lose a line between the stored log and the first new line.
 		if err != nil || next <= last || next != last+1 && e.name != "podman" {
 			t.Fatalf("printed %q after line %d", printed, last)
 		}
@@ -250,14 +251,14 @@ func (h *hub) follows(t *testing.T, e *engine) {
 	}
 	s.Kill()
 	if printed := h.kubectl("logs", "box", "-c", "talker", "--limit-bytes=14"); printed != "line 1\nline 2\n" {
-		t.Errorf("the first 14 bytes are %q", printed)
+		t.Errorf("logs --limit-bytes=14 prints %q", printed)
 	}
 	var crowd errgroup.Group
-	for range 40 { // more than a device serves at a time
+	for range 40 { // more logs than a device serves at a time
 		crowd.Go(func() error {
 			printed, err := h.get("/api/v1/namespaces/default/pods/box/log?container=talker&limitBytes=14")
 			if err == nil && string(printed) != "line 1\nline 2\n" {
-				err = fmt.Errorf("one of many receives %q", printed)
+				err = fmt.Errorf("one of many concurrent logs prints %q", printed)
 			}
 			return err
 		})
@@ -267,11 +268,11 @@ func (h *hub) follows(t *testing.T, e *engine) {
 	}
 	if printed := h.kubectl("logs", "box", "-c", "talker", "--tail=1",
 		"--timestamps"); !regexp.MustCompile(`^20\S+Z line \d+\n$`).MatchString(printed) {
-		t.Errorf("the last line is %q", printed)
+		t.Errorf("logs --tail=1 prints %q", printed)
 	}
 	if printed := h.kubectl("logs", "box", "--all-containers", "--tail=1", "--prefix"); !strings.Contains(printed,
 		"[pod/box/web] serving on :8080\n") || !strings.Contains(printed, "[pod/box/talker] line ") {
-		t.Errorf("all containers print %q", printed)
+		t.Errorf("logs --all-containers prints %q", printed)
 	}
 	if _, errs, code := kubectltest.Run(t, kubectl(t), h.config, "logs", "-p", "box", "-c", "talker"); code != 1 ||
 		!strings.Contains(errs, `previous terminated container "talker" in pod "box" not found`) {
@@ -279,7 +280,7 @@ func (h *hub) follows(t *testing.T, e *engine) {
 	}
 }
 
-// runsOnce runs a pod with kubectl run --rm.
+// runsOnce runs a pod with kubectl run --rm, which deletes the pod at the end.
 func (h *hub) runsOnce(t *testing.T) {
 	t.Helper()
 	s := kubectltest.StartTerminal(t, kubectl(t), h.config, "run", "once", "-it", "--rm", "--restart=Never",
@@ -294,7 +295,7 @@ func (h *hub) runsOnce(t *testing.T) {
 	}
 }
 
-// vanishes: when kubectl ends, its command in the container ends too.
+// vanishes checks that a command in a container ends when its kubectl is killed.
 func (h *hub) vanishes(t *testing.T, e *engine, d *device) {
 	t.Helper()
 	await(t, "the former commands have ended", patience, func() error { return e.executing(d.node, 0) })
@@ -302,13 +303,13 @@ func (h *hub) vanishes(t *testing.T, e *engine, d *device) {
 		s := kubectltest.Start(t, kubectl(t), h.config, "exec", "-i", "box", "-c", "web", "--", "/tool", "print",
 			"begun", "then", "wait")
 		s.Await("begun\n")
-		await(t, "there is a command", patience, func() error { return e.executing(d.node, 1) })
+		await(t, "the container runs no command: want one", patience, func() error { return e.executing(d.node, 1) })
 		s.Signal(end)
 		await(t, "the command ended with kubectl", patience, func() error { return e.executing(d.node, 0) })
 	}
 }
 
-// executing is nil once this number of commands run in the containers of a node.
+// executing returns nil when this number of commands run in the containers of a node.
 func (e *engine) executing(node string, want int) error {
 	list, err := e.running(node)
 	if err != nil {
@@ -327,7 +328,7 @@ func (e *engine) executing(node string, want int) error {
 		for _, id := range one.ExecIDs {
 			text, err := e.ask(http.MethodGet, "/exec/"+id+"/json")
 			if err != nil {
-				continue // it has ended meanwhile
+				continue // the process has ended
 			}
 			var x struct{ Running bool }
 			if err := json.Unmarshal(text, &x); err != nil {

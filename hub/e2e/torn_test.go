@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// tears are the ways in which a power cut or an old card damages a file.
+// tears are ways in which a power cut or a worn card damages a file.
 var tears = []struct {
 	name string
 	do   func(file string) error
@@ -36,7 +36,7 @@ var tears = []struct {
 		}
 		return os.WriteFile(file, body, 0o600)
 	}},
-	{"zeroes", func(file string) error { // some file systems leave zeros for data that was not synced
+	{"zeroes", func(file string) error { // some file systems leave zeros in place of unsynced data
 		info, err := os.Stat(file)
 		if err != nil {
 			return err
@@ -46,7 +46,7 @@ var tears = []struct {
 	{"gone", os.Remove},
 }
 
-// files returns the non-empty files below a directory, by relative path.
+// files returns the non-empty files in a directory, by relative path.
 func files(t testing.TB, dir string) (out []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -66,7 +66,7 @@ func files(t testing.TB, dir string) (out []string) {
 	return out
 }
 
-// If any file of the hub is damaged, the next start has all data, or logs clearly what is lost, or
+// Whichever file of the hub is damaged, the next start has all data, or logs which data is lost, or
 // fails and names the file. It never loses data silently.
 func TestTornFilesOfTheHub(t *testing.T) {
 	t.Parallel()
@@ -76,7 +76,7 @@ func TestTornFilesOfTheHub(t *testing.T) {
 	h.kubectl("create", "configmap", "before", "--from-literal=count=1")
 	h.backedUp(2 * time.Minute)
 	h.kubectl("create", "configmap", "after", "--from-literal=count=2")
-	h.kill() // a power cut leaves a log that is not checkpointed
+	h.kill() // a killed hub leaves a log that is not checkpointed, as a power cut does
 	kept := filepath.Join(t.TempDir(), "kept")
 	if err := os.Remove(filepath.Join(h.dir, "hub.sock")); err != nil { // a socket cannot be copied
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestTornFilesOfTheHub(t *testing.T) {
 	outcomes := map[string]int{}
 	tried := 0
 	for _, file := range files(t, kept) {
-		if strings.HasSuffix(file, "-shm") { // every start creates it
+		if strings.HasSuffix(file, "-shm") { // every start creates this file
 			continue
 		}
 		for _, tear := range tears {
@@ -132,7 +132,7 @@ func private(dir string) error {
 
 func (h *hub) afterTear(t *testing.T, file, what string) string {
 	t.Helper()
-	h.client = nil // the certificate may be new
+	h.client = nil // the hub may have a new certificate
 	h.launch()
 	defer h.kill()
 	var err error
@@ -140,10 +140,10 @@ func (h *hub) afterTear(t *testing.T, file, what string) string {
 		if h.ended() {
 			printed := h.output.String()
 			if code := h.cmd.ProcessState.ExitCode(); code != 1 && code != 2 {
-				t.Errorf("%s: the hub ended with code %d:\n%s", what, code, tail(printed, 10))
+				t.Errorf("%s: the hub exited with code %d:\n%s", what, code, tail(printed, 10))
 			}
 			if !strings.Contains(printed, filepath.Base(file)) {
-				t.Errorf("%s: the hub refuses and does not name the file:\n%s", what, tail(printed, 10))
+				t.Errorf("%s: the hub refuses to start without naming the file:\n%s", what, tail(printed, 10))
 			}
 			return refuses
 		}
@@ -152,7 +152,7 @@ func (h *hub) afterTear(t *testing.T, file, what string) string {
 		}
 	}
 	if err != nil {
-		t.Errorf("%s: the hub runs and does not answer: %v\n%s", what, err, tail(h.output.String(), 10))
+		t.Errorf("%s: the hub runs but does not answer: %v\n%s", what, err, tail(h.output.String(), 10))
 		return lostSilently
 	}
 	var missing []string
@@ -162,7 +162,7 @@ func (h *hub) afterTear(t *testing.T, file, what string) string {
 		}
 	}
 	printed := h.output.String()
-	lossLine := strings.Contains(printed, "DATABASE ") // LOST, RESTORED, IS OLDER
+	lossLine := strings.Contains(printed, "DATABASE ") // the log says DATABASE LOST, RESTORED or IS OLDER
 	switch {
 	case lossLine:
 		return lossLogged
@@ -173,7 +173,7 @@ func (h *hub) afterTear(t *testing.T, file, what string) string {
 	return complete
 }
 
-// triesToAnswer is answers for a hub that may have ended.
+// triesToAnswer is answers for a hub that may have exited.
 func (h *hub) triesToAnswer(t testing.TB) error {
 	if h.client == nil {
 		r := command{path: program(t, "hub", here), args: []string{"kubeconfig", "--data-dir", h.dir}}.run(t)
@@ -188,8 +188,8 @@ func (h *hub) triesToAnswer(t testing.TB) error {
 	return err
 }
 
-// If any file of the agent is damaged, its next start keeps the containers and recovers. Without
-// its identity it runs the last desired state and says to join again.
+// Whichever file of the agent is damaged, its next start recovers and keeps the containers. Without
+// its identity it runs the last desired state, and says that the device must join again.
 func TestTornFilesOfTheDevice(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -200,7 +200,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 	var slowest time.Duration
 	for _, file := range files(t, d.dir) {
 		if strings.HasPrefix(file, "pods") || strings.HasPrefix(file, "volatile") {
-			continue // the pods' own data
+			continue // data of the pods
 		}
 		for _, tear := range tears {
 			path := filepath.Join(d.dir, file)
@@ -217,7 +217,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 			began := time.Now()
 			d.run()
 			outcome := complete
-			await(t, "after "+what+" everything works", patience, func() error {
+			await(t, "after "+what+" the device works", patience, func() error {
 				if d.ended() || strings.Contains(d.output.String(), "the identity of this device is lost") {
 					outcome = refuses
 					return nil
@@ -225,9 +225,9 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 				return h.recovered(d, began)
 			})
 			if outcome == refuses {
-				time.Sleep(2 * time.Second) // time to do damage
+				time.Sleep(2 * time.Second) // the agent may do damage in this time
 				if printed := d.output.String(); !strings.Contains(printed, d.dir) || !strings.Contains(printed, "join again") {
-					t.Errorf("%s: the agent does not name the file and the next step:\n%s", what, tail(printed, 10))
+					t.Errorf("%s: the agent must name the file and the next step:\n%s", what, tail(printed, 10))
 				}
 				e.same(t, d.node, before, what)
 				d.kill()
@@ -236,7 +236,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 				}
 				began = time.Now()
 				d.run()
-				await(t, "with "+file+" intact again everything has recovered", patience,
+				await(t, "with "+file+" intact again the device recovers", patience,
 					func() error { return h.recovered(d, began) })
 			} else {
 				slowest = max(slowest, time.Since(began))

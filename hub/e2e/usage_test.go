@@ -11,17 +11,17 @@ import (
 	"testing"
 )
 
-// A mistake is a wrong command line and the expected message.
+// A mistake is a wrong command line with the expected message.
 type mistake struct {
 	name string
-	args string // separated by spaces; "''" is an empty one, DIR the case's directory
+	args string // words separated by spaces; "''" is an empty word, DIR the case's directory
 	env  string
-	file string // written to DIR/file
-	code int    // 0: 2
+	file string // content of DIR/file
+	code int    // exit code; 0 means 2
 	want []string
 }
 
-// try runs every mistake of a program. Each gives one sentence on standard error, and nothing on
+// try runs every mistake of a program. Each prints one sentence to standard error, and nothing to
 // standard output.
 func try(t *testing.T, name string, mistakes []mistake) {
 	path := program(t, name, here)
@@ -46,7 +46,7 @@ func try(t *testing.T, name string, mistakes []mistake) {
 	}
 }
 
-// refused runs a command that must fail with a sentence and an exit code, by default 2.
+// refused runs a command that must fail with one sentence and an exit code; code 0 means 2.
 func refused(t testing.TB, c command, code int, want ...string) {
 	t.Helper()
 	if code == 0 {
@@ -58,13 +58,13 @@ func refused(t testing.TB, c command, code int, want ...string) {
 	}
 	for _, w := range want {
 		if !strings.Contains(r.err, w) {
-			t.Errorf("%s: no %q in\n%s", strings.Join(c.args, " "), w, r.err)
+			t.Errorf("%s: %q is missing in\n%s", strings.Join(c.args, " "), w, r.err)
 		}
 	}
 	prefix := filepath.Base(c.path) + ": "
 	last := tail(r.err, 1)
 	if !strings.Contains(r.err, prefix) || r.out != "" || len(want) == 1 && !strings.HasPrefix(last, prefix) {
-		t.Errorf("%s: it has to be one sentence after %q on standard error:\n%s\nstandard output:\n%s",
+		t.Errorf("%s: want one sentence after %q on standard error:\n%s\nstandard output:\n%s",
 			strings.Join(c.args, " "), prefix, r.err, r.out)
 	}
 }
@@ -78,7 +78,7 @@ func TestMistakesWithTheHub(t *testing.T) {
 		{name: "an unknown flag", args: "serve --leese-interval 3s", want: []string{"unknown setting --leese-interval; did you mean lease-interval?"}},
 		{name: "an unexpected argument", args: "serve now", want: []string{"takes 0 arguments, not 1"}},
 		{name: "a duration without a unit", args: "serve --lease-interval 3", want: []string{`lease-interval is "3"; write a number with its unit`}},
-		{name: "a grace that a few lost leases use up", args: "serve --node-monitor-grace-period 15s", want: []string{"node-monitor-grace-period is 15s; devices renew every 10s", "use 40s or more"}},
+		{name: "a grace period of too few leases", args: "serve --node-monitor-grace-period 15s", want: []string{"node-monitor-grace-period is 15s; devices renew every 10s", "use 40s or more"}},
 		{name: "a rate below zero", args: "serve --node-eviction-rate -1", want: []string{"node-eviction-rate is -1; write 0 or more"}},
 		{name: "an unknown policy", args: "serve --site-disruption-policy maybe", want: []string{`"maybe"; write Evict or Hold`}},
 		{name: "a development listener on all addresses", args: "serve --mqtt-dev-listen 0.0.0.0:1883", want: []string{"mqtt-dev-listen is 0.0.0.0:1883", "127.0.0.1:1883"}},
@@ -86,7 +86,7 @@ func TestMistakesWithTheHub(t *testing.T) {
 		{name: "an unknown log level", args: "serve --log-level loud", want: []string{`log-level is "loud"; write debug, info, warn or error`}},
 		{name: "a wrong value in the environment", args: "serve", env: "FLOTILLA_LEASE_INTERVAL=often", want: []string{`FLOTILLA_LEASE_INTERVAL: lease-interval is "often"`}},
 		{name: "a misspelt name in the environment", args: "serve", env: "FLOTILLA_LEASE_INTERVALL=5s", want: []string{"FLOTILLA_LEASE_INTERVALL", "did you mean lease-interval?"}},
-		{name: "a configuration file that is not there", args: "serve --config DIR/none", want: []string{"none: no such file", "correct --config"}},
+		{name: "a missing configuration file", args: "serve --config DIR/none", want: []string{"none: no such file", "correct --config"}},
 		{name: "a misspelt name in the configuration file", args: "serve --config DIR/file", file: "lease-intervall: 5s\n", want: []string{"file:1: unknown setting lease-intervall; did you mean lease-interval?"}},
 		{name: "a configuration file that is not YAML", args: "serve --config DIR/file", file: "\tx: [", want: []string{"file:"}},
 		{name: "several mistakes at once", args: "serve --lease-interval 3 --log-level loud", want: []string{"lease-interval", "log-level"}},
@@ -95,11 +95,11 @@ func TestMistakesWithTheHub(t *testing.T) {
 		{name: "a token of a hub that has never run", args: "token create --site oslo --data-dir DIR", want: []string{"no hub has run here yet", "--data-dir"}},
 		{name: "a kubeconfig of a hub that has never run", args: "kubeconfig --data-dir DIR", want: []string{"no hub has run here yet"}},
 		{name: "a kubeconfig without a user", args: "kubeconfig --data-dir DIR --user ''", want: []string{"--user is empty"}},
-		{name: "a kubeconfig that has ended already", args: "kubeconfig --data-dir DIR --ttl -1h", want: []string{"--ttl: -1h0m0s is not"}},
+		{name: "a kubeconfig that has already expired", args: "kubeconfig --data-dir DIR --ttl -1h", want: []string{"--ttl: -1h0m0s is not"}},
 		{name: "a kubeconfig for an unknown role", args: "kubeconfig --data-dir DIR --role king", want: []string{`unknown role "king"; use admin, operator or viewer`}},
 		{name: "a user with an unknown role", args: "user create kari --data-dir DIR --role king", want: []string{`unknown role "king"; use admin, operator or viewer`}},
 		{name: "a backup to nowhere", args: "backup --data-dir DIR", want: []string{"takes 1 arguments, not 0"}},
-		{name: "orders for a hub that is nowhere", args: "resume --data-dir DIR/none", want: []string{"none: no such file", "--data-dir"}},
+		{name: "an order for a missing hub", args: "resume --data-dir DIR/none", want: []string{"none: no such file", "--data-dir"}},
 	})
 }
 
@@ -124,30 +124,30 @@ func TestMistakesWithTheDevice(t *testing.T) {
 		{name: "a reserve that is not a quantity", args: run + "--system-reserved cpu=lots", want: []string{`--system-reserved`, `"lots" is not a quantity`}},
 		{name: "a reserve of an unknown resource", args: run + "--system-reserved gpu=1", want: []string{`--system-reserved`, `gpu`}},
 		{name: "a threshold without an amount", args: run + "--eviction-hard memory.available", want: []string{"--eviction-hard", "memory.available<100Mi"}},
-		{name: "a policy that is not there", args: run + "--policy DIR/none", want: []string{"--policy", "none: no such file"}},
+		{name: "a missing policy", args: run + "--policy DIR/none", want: []string{"--policy", "none: no such file"}},
 		{name: "a policy with a misspelt name", args: run + "--policy DIR/file", file: "privilegd: true\n", want: []string{"file", "privilegd"}},
 		{name: "a development listener of another protocol", args: run + "--hub http://127.0.0.1:1883", want: []string{`--hub "http://127.0.0.1:1883" must be mqtt://127.0.0.1:PORT`}},
-		{name: "a development listener elsewhere", args: run + "--hub mqtt://192.0.2.1:1883", want: []string{"is not on this machine"}},
+		{name: "a development listener of another machine", args: run + "--hub mqtt://192.0.2.1:1883", want: []string{"is not on this machine"}},
 		{name: "an invalid node name", args: run + hub + "--node-name Kiosk_7", want: []string{`--node-name: node name "Kiosk_7" must be a DNS-1123 subdomain`}},
 		{name: "a label without a value", args: run + hub + "--node-name a --label floor", want: []string{`--label "floor" must be key=value`}},
 		{name: "a taint without an effect", args: run + hub + "--node-name a --taint camera=true", want: []string{`--taint "camera=true" must be key=value:Effect`}},
-		{name: "a name for a device that has one by joining", args: run + "--node-name a", want: []string{"need --hub"}},
+		{name: "a name for a device that was named when it joined", args: run + "--node-name a", want: []string{"need --hub"}},
 		{name: "joining nothing", args: "join", want: []string{"join needs the address of the hub"}},
 		{name: "joining without a token", args: "join https://127.0.0.1:1 --state-dir DIR/state", want: []string{"--token is missing; flotilla-hub token create prints the whole command"}},
 		{name: "joining with half a token", args: "join https://127.0.0.1:1 --state-dir DIR/state --token FLT1.62f4d7", want: []string{"a join token has the form FLT1."}},
 		{name: "joining without TLS", args: "join http://127.0.0.1:1" + token, want: []string{"is not an https address"}},
 		{name: "joining with an invalid address", args: "join gateway" + token, want: []string{`"gateway" is not the address of a hub; give one such as https://gateway:8443`}},
 		{name: "joining without an answer", args: "join https://127.0.0.1:1" + token, code: 1, want: []string{"hub did not answer", "connection refused; is it running, is the port right"}},
-		{name: "the status where no agent runs", args: "status --state-dir DIR/state", code: 1, want: []string{"no agent runs", "flotilla-device join"}},
+		{name: "the status of an agent that does not run", args: "status --state-dir DIR/state", code: 1, want: []string{"no agent runs", "flotilla-device join"}},
 		{name: "the log of an agent that does not run", args: "logs --state-dir DIR/state", code: 1, want: []string{"no agent runs", "flotilla-device join"}},
 		{name: "the log of two pods", args: "logs kiosk till", want: []string{"logs takes"}},
-		{name: "the log from an engine that is not there", args: "logs kiosk --state-dir DIR/state --engine DIR/none", code: 1, want: []string{"none"}},
+		{name: "the log from a missing engine", args: "logs kiosk --state-dir DIR/state --engine DIR/none", code: 1, want: []string{"none"}},
 		{name: "a reset without a yes", args: "reset --state-dir DIR", want: []string{"confirm with --yes"}},
-		{name: "a reset of nothing", args: "reset --yes --state-dir DIR/none", want: []string{"none: no such file"}},
+		{name: "a reset of a missing directory", args: "reset --yes --state-dir DIR/none", want: []string{"none: no such file"}},
 	})
 }
 
-// A hub that could do harm refuses to start, says why, and changes nothing.
+// A hub that could do harm does not start. It says why, and changes nothing.
 func TestTheHubRefusesToStart(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -157,7 +157,7 @@ func TestTheHubRefusesToStart(t *testing.T) {
 	refused(t, command{path: path, args: other}, 1, "listen on --https-listen "+h.https+
 		": bind: address already in use; stop the program that uses it, or choose another address")
 	if _, err := os.Stat(other[2]); err == nil {
-		t.Error("a hub whose port was in use has created a data directory")
+		t.Error("a hub whose port is in use must not create a data directory")
 	}
 	again := func() command {
 		return command{path: path, args: []string{"serve", "--data-dir", h.dir, "--https-listen", "127.0.0.1:0",
@@ -211,7 +211,7 @@ func TestTheHubRefusesToStart(t *testing.T) {
 		1, "9999", "newer")
 }
 
-// A data directory may have a longer path than a socket allows.
+// The hub works in a data directory whose path is longer than a socket allows.
 func TestADeepDataDirectory(t *testing.T) {
 	t.Parallel()
 	h := &hub{t: t, dir: filepath.Join(t.TempDir(), strings.Repeat("deep/", 20), "hub"), https: freePort(t)}
@@ -226,7 +226,7 @@ func TestADeepDataDirectory(t *testing.T) {
 	}
 }
 
-// Each failure between a token and a node has a message.
+// Each failure between a token and a node has its message.
 func TestJoining(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -249,7 +249,7 @@ func TestJoining(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	refused(t, c, 2, "this device is already node kiosk-1 of this hub ("+here+")", "--forget-workloads", "reset --yes")
-	lock, err := os.Open(filepath.Join(c.args[5], "lock")) // as a running agent holds it
+	lock, err := os.Open(filepath.Join(c.args[5], "lock")) // a running agent holds this lock
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +272,7 @@ func TestJoining(t *testing.T) {
 	refused(t, join(here, good, "--node-name", "Kiosk_6"), 2, "DNS-1123")
 	refused(t, join("https://"+freePort(t), good), 1, "hub did not answer", "connection refused")
 
-	// Another hub, and a server that is not a hub.
+	// The address is another hub's, or that of a server that is not a hub.
 	other := newHub(t)
 	refused(t, join("https://"+other.https, good), 1, "this is not the hub of the token", "The secret was not sent")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -286,14 +286,14 @@ func TestJoining(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) // the client may have closed the connection
+			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) // the client may have closed the connection before
 			_ = conn.Close()
 		}
 	}()
 	refused(t, join("https://"+l.Addr().String(), good), 1, "does not speak TLS")
 }
 
-// If both copies of its identity are damaged, the agent names the file and the next step.
+// If both copies of the identity are damaged, the agent names the file and the next step.
 func TestADamagedIdentity(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -329,7 +329,7 @@ func TestADamagedIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.run()
-	await(t, "the agent runs with its identity whole again", patience, func() error {
+	await(t, "the agent runs with its restored identity", patience, func() error {
 		_, err := h.node(d.node)
 		return err
 	})

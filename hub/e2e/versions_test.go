@@ -17,7 +17,7 @@ import (
 
 const repository = "../.."
 
-// git runs git in this checkout's repository.
+// git runs git in the repository of this checkout.
 func git(t testing.TB, args ...string) string {
 	t.Helper()
 	printed, err := exec.Command("git", append([]string{"-C", repository}, args...)...).Output()
@@ -27,7 +27,7 @@ func git(t testing.TB, args ...string) string {
 	return strings.TrimSpace(string(printed))
 }
 
-// before is the newest commit before a file was added, or before a directory changed last.
+// before returns the newest commit before a file was added, or before a directory last changed.
 func before(t testing.TB, path string, filter ...string) string {
 	t.Helper()
 	if git(t, "rev-parse", "--is-shallow-repository") == "true" {
@@ -40,7 +40,7 @@ func before(t testing.TB, path string, filter ...string) string {
 	return git(t, "rev-parse", commit+"^")
 }
 
-// programsOf builds hub and agent of an older commit with a version.
+// programsOf builds the hub and the agent of an older commit, and gives them this version.
 func programsOf(t testing.TB, commit, version string) (hub, device string) {
 	t.Helper()
 	src, bin := t.TempDir(), t.TempDir()
@@ -61,7 +61,7 @@ func programsOf(t testing.TB, commit, version string) (hub, device string) {
 	return filepath.Join(bin, "flotilla-hub"), filepath.Join(bin, "flotilla-device")
 }
 
-// mixedVersions are a hub of some version, two devices, and the state that must not change.
+// mixedVersions are a hub of any version, two devices, and a state that must not change.
 type mixedVersions struct {
 	*hub
 	devices []*device
@@ -86,8 +86,8 @@ func (a *mixedVersions) joinAs(agent, name string, e *engine) *device {
 	return d
 }
 
-// works fails unless a lease, a desired state and an API request succeed for every device, and no
-// container restarted.
+// works checks every device: a lease, a desired state and an API request succeed, and no container
+// has restarted.
 func (a *mixedVersions) works(when string) {
 	a.t.Helper()
 	began := time.Now()
@@ -99,7 +99,7 @@ func (a *mixedVersions) works(when string) {
 		return err
 	})
 	for i, d := range a.devices {
-		await(a.t, fmt.Sprintf("%s: everything works on %s", when, d.node), patience,
+		await(a.t, fmt.Sprintf("%s: lease, desired state and API work on %s", when, d.node), patience,
 			func() error { return errors.Join(a.recovered(d, began), d.knows(word)) })
 		d.engine.same(a.t, d.node, a.before[i], when)
 		pods, err := a.pods("sign", d.node)
@@ -116,12 +116,13 @@ func (a *mixedVersions) works(when string) {
 	}
 }
 
-// knows is nil once a text is in a file of a device; the files depend on the agent's version.
+// knows returns nil when a file of the device has this text. The files depend on the agent's
+// version.
 func (d *device) knows(text string) error {
-	found := errors.New("no file has " + text)
+	found := errors.New("no file of the device contains " + text)
 	err := filepath.WalkDir(d.dir, func(file string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
-			return nil // it is being replaced
+			return nil // the agent is replacing the file
 		}
 		if body, err := os.ReadFile(file); err == nil && strings.Contains(string(body), text) {
 			found = nil
@@ -131,16 +132,16 @@ func (d *device) knows(text string) error {
 	return errors.Join(err, found)
 }
 
-// of fails unless a node reports an agent of a version.
+// of checks whether a node reports an agent of this version.
 func (a *mixedVersions) of(d *device, version string, is bool) {
 	a.t.Helper()
 	n, err := a.node(d.node)
 	if err != nil || strings.HasSuffix(n.Status.NodeInfo.KubeletVersion, "."+version) != is {
-		a.t.Errorf("the agent of %s is of %s, %v", d.node, n.Status.NodeInfo.KubeletVersion, err)
+		a.t.Errorf("the agent of %s has version %s, %v", d.node, n.Status.NodeInfo.KubeletVersion, err)
 	}
 }
 
-// newMixedVersions starts a hub of an older version and two devices with a pod each.
+// newMixedVersions starts a hub of an older version, and two devices with one pod each.
 func newMixedVersions(t *testing.T, hubProgram string, agents [2]string) *mixedVersions {
 	t.Helper()
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
@@ -164,32 +165,32 @@ func newMixedVersions(t *testing.T, hubProgram string, agents [2]string) *mixedV
 	return a
 }
 
-// upgrade replaces the agents by today's, one after the other.
+// upgrade replaces the agents one after the other by agents of this checkout.
 func (a *mixedVersions) upgrade(version string) {
 	a.t.Helper()
 	for i, d := range a.devices {
 		d.stop()
-		d.engine.same(a.t, d.node, a.before[i], "the older agent ended")
+		d.engine.same(a.t, d.node, a.before[i], "the older agent stopped")
 		d.run()
 		a.works("with a newer agent on " + d.node)
 		a.of(d, version, false)
 	}
 }
 
-// As in the manual, the hub with an older schema is upgraded first, and then its agents. The older
-// hub refuses the upgraded database.
+// As the manual says, the hub with an older schema is upgraded first, and then its agents. The
+// older hub refuses the upgraded database.
 func TestAnUpgradeFromAnOlderSchema(t *testing.T) {
 	t.Parallel()
 	long(t)
 	const version = "0.0.1"
 	newest, err := filepath.Glob(filepath.Join(repository, "hub/store/migration/[0-9][0-9][0-9].sql"))
 	if err != nil || len(newest) == 0 {
-		t.Fatal("the migration is missing:", err)
+		t.Fatal("the log does not report the migration:", err)
 	}
 	commit := before(t, strings.TrimPrefix(slices.Max(newest), repository+"/"), "--diff-filter=A")
 	oldHub, oldAgent := programsOf(t, commit, version)
 	a := newMixedVersions(t, oldHub, [2]string{oldAgent, oldAgent})
-	a.works("with all of them old")
+	a.works("with an old hub and old agents")
 	a.of(a.devices[0], version, true)
 
 	a.stop()
@@ -197,23 +198,23 @@ func TestAnUpgradeFromAnOlderSchema(t *testing.T) {
 	a.start()
 	a.works("with a newer hub")
 	if kept, err := filepath.Glob(filepath.Join(a.dir, "backups", "before-schema-*.db")); err != nil || len(kept) != 1 {
-		t.Errorf("the copies from before the upgrade are %v, %v", kept, err)
+		t.Errorf("the backups before the upgrade are %v, %v", kept, err)
 	}
 	a.renewed("by a newer hub")
 
 	a.stop()
 	if r := (command{path: oldHub, args: a.args}).run(t); r.code == 0 || !strings.Contains(r.err, "newer version") {
-		t.Errorf("the older hub ended with code %d on the newer database: %s", r.code, r.err)
+		t.Errorf("the older hub exited with code %d on the newer database: %s", r.code, r.err)
 	}
 	a.start()
-	a.works("after a downgrade that was refused")
+	a.works("after a refused downgrade")
 	a.upgrade(version)
 	a.quiet()
 	seen(t, fmt.Sprintf("hub and agents of %.10s: the hub upgraded in place under them, the way back refused, then "+
 		"they; no container restarted", commit))
 }
 
-// Devices may have older or newer versions than the hub.
+// Devices may run older or newer versions than the hub.
 func TestAgentsOfOtherVersions(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -250,7 +251,7 @@ func (a *mixedVersions) renewed(how string) {
 	for i, d := range a.devices {
 		await(a.t, d.node+" has a new certificate "+how, 3*patience, func() error {
 			if strings.Count(d.output.String(), words) == printed[i] {
-				return fmt.Errorf("it printed %s", tail(d.output.String(), 3))
+				return fmt.Errorf("the agent printed %s", tail(d.output.String(), 3))
 			}
 			return nil
 		})

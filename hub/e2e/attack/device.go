@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// deviceAttacks use one device, or its certificate.
+// deviceAttacks use one device or its certificate.
 func deviceAttacks() []attack {
 	return []attack{
 		{name: "endless-quantities", by: "device", does: "capacities, pod statuses and registrations with 1e999999999 " +
@@ -64,7 +64,7 @@ func deviceAttacks() []attack {
 	}
 }
 
-// noise is text that compresses badly, and is equal for equal numbers.
+// noise returns text that compresses badly. Equal seeds return equal text.
 func noise(seed, size int) string {
 	b := make([]byte, size)
 	x := uint64(seed)*2654435761 + 88172645463325252
@@ -77,7 +77,7 @@ func noise(seed, size int) string {
 	return string(b)
 }
 
-// changing sends a different status each time, for a minute.
+// changing sends a different status each time for a minute.
 func changing(what func(i int) (inner, fields map[string]any)) func(context.Context, *harness.Hub) (string, error) {
 	return func(ctx context.Context, a *harness.Hub) (string, error) {
 		d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
@@ -208,7 +208,7 @@ func replaced(ctx context.Context, a *harness.Hub) (string, error) {
 	}
 	defer n.Close()
 	if err := outside(ctx, stolen); err != nil {
-		return "", fmt.Errorf("beside its replacement: %w", err)
+		return "", fmt.Errorf("stolen device beside its replacement: %w", err)
 	}
 	if err := n.Ping(2 * time.Second); err != nil {
 		return "", fmt.Errorf("its replacement is disconnected: %w", err)
@@ -216,8 +216,8 @@ func replaced(ctx context.Context, a *harness.Hub) (string, error) {
 	return fmt.Sprintf("cut %s after the replacement had joined", cut.Round(time.Millisecond)), nil
 }
 
-// outside is nil if a replaced device receives only its dismissal notice, and its messages are
-// ignored.
+// outside returns nil if a replaced device receives only its dismissal notice and the hub ignores
+// its messages.
 func outside(ctx context.Context, d *harness.Device) error {
 	l, err := d.Connect(ctx, d.ClientID())
 	if err != nil {
@@ -270,11 +270,11 @@ func foreign(ctx context.Context, a *harness.Hub) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := harness.Until(ctx, 5*time.Second, "the node is there", func() (bool, error) {
+	if err := harness.Until(ctx, 5*time.Second, "the node exists", func() (bool, error) {
 		_, err := a.Node(ctx, "evil")
 		return err == nil, err
 	}); err != nil {
-		return "the hub registers no such node", nil
+		return "the hub does not register the node", nil
 	}
 	n, err := a.Node(ctx, "evil")
 	if err != nil {
@@ -302,7 +302,7 @@ func clone(ctx context.Context, a *harness.Hub) (string, error) {
 	return second(ctx, a, "pi-1:00000000000000d9")
 }
 
-// second connects with the same certificate and another client id. The first connection must stay,
+// second connects with the same certificate and another client ID. The first connection must stay,
 // and the administrator must see an event.
 func second(ctx context.Context, a *harness.Hub, clientID string) (string, error) {
 	d, err := a.NewDevice(ctx, "pi-1", "00000000000000d1")
@@ -320,7 +320,7 @@ func second(ctx context.Context, a *harness.Hub, clientID string) (string, error
 			_ = other.Close()
 		}
 		if err := l.Ping(2 * time.Second); err != nil {
-			return "", fmt.Errorf("the first one is disconnected: %w", err)
+			return "", fmt.Errorf("the first connection is disconnected: %w", err)
 		}
 	}
 	n, err := a.Node(ctx, "pi-1")
@@ -359,13 +359,13 @@ func topics(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 	}
 	if !l.Open() {
-		return "", errors.New("it was disconnected: a real client would reconnect for ever")
+		return "", errors.New("the client was disconnected: a real client would reconnect for ever")
 	}
 	for {
 		select {
 		case p := <-l.Packets:
 			if !strings.HasPrefix(p.Topic, l.Prefix) {
-				return "", fmt.Errorf("it received %s", p.Topic)
+				return "", fmt.Errorf("the client received %s", p.Topic)
 			}
 			continue
 		default:

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// firmwareAttacks use boot configurations: invalid objects, and boards that report lies.
+// firmwareAttacks use boot configurations: invalid objects, and boards that send false reports.
 func firmwareAttacks() []attack {
 	return []attack{
 		{name: "hostile-rollouts", by: "administrator", does: "invalid rollouts and board profiles, and " +
@@ -43,7 +43,7 @@ func profileOf(name, spec string) string {
 	return fmt.Sprintf(`{"apiVersion":"flotilla.dev/v1alpha1","kind":"BoardProfile","metadata":{"name":%q},"spec":{"match":{"compatible":[%q]}%s}}`, name, evilBoard, spec)
 }
 
-// reportsBoot is a profile with a boot configuration for a Raspberry Pi.
+// boots returns a profile with a boot configuration for a Raspberry Pi.
 func boots(boot string) string {
 	return profileOf("evil", `,"boot":{"backend":"rpi-config-txt"`+boot+`}`)
 }
@@ -56,7 +56,7 @@ func counted(format string, n int) string {
 	return b.String()
 }
 
-// refused creates each object, and expects one short sentence.
+// refused creates each object, and expects a refusal in one short sentence.
 func refused(ctx context.Context, a *harness.Hub, path string, objects map[string]string) error {
 	for what, body := range objects {
 		code, answer, err := a.Call(ctx, a.Admin, http.MethodPost, path+strict, "application/json", body)
@@ -85,7 +85,7 @@ func rollout(ctx context.Context, a *harness.Hub, name string) (r fleet.Firmware
 	return r, err
 }
 
-// patch sends a merge patch as the administrator, which must return a code.
+// patch sends a merge patch as the administrator. The response must have this code.
 func patch(ctx context.Context, a *harness.Hub, path, body string, want int) error {
 	code, answer, err := a.Call(ctx, a.Admin, http.MethodPatch, path, "application/merge-patch+json", body)
 	if err == nil && code != want {
@@ -94,7 +94,7 @@ func patch(ctx context.Context, a *harness.Hub, path, body string, want int) err
 	return err
 }
 
-// board is a device of a site that reports a board.
+// board joins a device that reports a board at a site.
 func board(ctx context.Context, a *harness.Hub, name, site, machine string) (*harness.Device, *harness.Link, error) {
 	token, err := a.Token(ctx, "--site", site)
 	if err != nil {
@@ -111,14 +111,14 @@ func board(ctx context.Context, a *harness.Hub, name, site, machine string) (*ha
 	return d, l, reportsBoot(ctx, d, l, map[string]any{"state": "UpToDate"})
 }
 
-// reportsBoot reports a boot configuration, and renews the lease.
+// reportsBoot reports a boot configuration and renews the lease.
 func reportsBoot(ctx context.Context, d *harness.Device, l *harness.Link, firmware any) error {
 	fields := map[string]any{"hardware": map[string]any{"board": map[string]any{"compatible": []string{evilBoard}}},
 		"firmware": firmware}
 	if err := l.PublishAcked(ctx, "status", d.Good(nil, fields)); err != nil {
 		return err
 	}
-	d.Lease++ // it acknowledges no desired state: with a newer one it would wait for resume
+	d.Lease++ // 0 acknowledges no desired state; with a newer one the hub would wait for resume
 	return l.Send(harness.Packet(0x30,
 		append(harness.Text(nil, l.Prefix+"lease"),
 			wire.AppendLease(nil, wire.Lease{Boot: d.Boot, Seq: d.Lease, Status: d.Seq, Time: time.Now()})...)))
@@ -187,8 +187,8 @@ func hostileRollouts(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 	}
 
-	// During a rollout the profile changes, is deleted and comes back; a second rollout selects the
-	// same node; undo is requested twice, and for a stopped rollout.
+	// During a rollout the profile changes, is deleted and is created again. A second rollout
+	// selects the same node. undo is requested twice, the second time for a stopped rollout.
 	if err := reportsBoot(ctx, d, l,
 		map[string]any{"state": "Staged", "candidate": r.Status.Digest, "bad": []string{r.Status.Digest}}); err != nil {
 		return "", err
@@ -208,18 +208,18 @@ func hostileRollouts(ctx context.Context, a *harness.Hub) (string, error) {
 				return r.Status.Digest != old && r.Status.Digest != ""
 			}),
 			a.Create(ctx, rolloutsAPI, rolloutOf("second", "")),
-			harness.Until(ctx, 10*time.Second, "the younger one has no node", func() (bool, error) {
+			harness.Until(ctx, 10*time.Second, "the younger rollout has no node", func() (bool, error) {
 				r, err := rollout(ctx, a, "second")
 				return r.Status.Nodes == 0 && strings.Contains(r.Status.Sentence, "first"), err
 			}),
 			remove(profilesAPI+"/evil"),
-			is("its status says that the profile is gone, or matches no node", func(r *fleet.FirmwareRollout) bool {
+			is("the rollout's status says that the profile is missing or matches no node", func(r *fleet.FirmwareRollout) bool {
 				return r.Status.Phase == fleet.RolloutPending
 			}),
 			patch(ctx, a, path, `{"spec":{"undo":true,"paused":false,"pauseOnFailure":true}}`, http.StatusOK),
 			patch(ctx, a, path, `{"spec":{"undo":true}}`, http.StatusOK),
-			is("it is undone, since no node has it", func(r *fleet.FirmwareRollout) bool { return r.Status.Undoing }),
-			patch(ctx, a, path, `{"spec":{"undo":false,"undone":true}}`, http.StatusOK), // kubectl warns about unknown fields
+			is("the rollout is undone, because no node has the profile", func(r *fleet.FirmwareRollout) bool { return r.Status.Undoing }),
+			patch(ctx, a, path, `{"spec":{"undo":false,"undone":true}}`, http.StatusOK), // the hub ignores an unknown field
 			a.Create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
 			is("it continues", func(r *fleet.FirmwareRollout) bool {
 				return !r.Status.Undoing && r.Status.Digest != ""
@@ -228,7 +228,7 @@ func hostileRollouts(ctx context.Context, a *harness.Hub) (string, error) {
 		)
 }
 
-// lyingBoard has a board on each of two sites; one reports lies.
+// lyingBoard has one board on each of two sites. One of them sends false reports.
 func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 	evil, l, err := board(ctx, a, "evil", "bergen", "00000000000000ee")
 	if err != nil {
@@ -271,9 +271,9 @@ func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 	}
 	other := "sha256:" + strings.Repeat("ab", 32)
 	lies := []any{
-		map[string]any{"state": "UpToDate", "digest": digest},                                       // before its turn
-		map[string]any{"state": "Trial", "candidate": digest}, map[string]any{"state": "Verifying"}, // without a turn
-		// never offered
+		map[string]any{"state": "UpToDate", "digest": digest},                                       // reported before its turn
+		map[string]any{"state": "Trial", "candidate": digest}, map[string]any{"state": "Verifying"}, // reported without a turn
+		// a digest that the hub has never offered
 		map[string]any{"state": "UpToDate", "digest": other, "candidate": other, "bad": []string{other, digest}},
 		map[string]any{"state": "RolledBack", "candidate": digest, "bad": []string{digest}},
 		map[string]any{"state": "Staged", "candidate": digest},
@@ -320,7 +320,7 @@ func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 			lie := lies[(i*(round+1)*7+round)%len(lies)]
 			if !l.Open() {
 				if l, err = evil.Connect(ctx, evil.ClientID()); err != nil {
-					return "", fmt.Errorf("it cannot reconnect: %w", err)
+					return "", fmt.Errorf("the liar cannot reconnect: %w", err)
 				}
 			}
 			_ = reportsBoot(ctx, evil, l, lie)
@@ -354,7 +354,7 @@ func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 		turns += int(max(e.Count, 1))
 	}
 	if err == nil && turns > 2 {
-		err = fmt.Errorf("it was given %d turns", turns)
+		err = fmt.Errorf("the liar was given %d turns", turns)
 	}
 	return fmt.Sprintf("%d lies, %d turns for it", sent, turns), err
 }
@@ -362,7 +362,7 @@ func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 func mustJSON(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // a mistake in the attack
+		panic(err) // a mistake in the attack's code
 	}
 	return string(text)
 }

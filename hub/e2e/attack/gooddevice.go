@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// A goodDevice runs beside an attack.
+// A goodDevice is a well-behaved device that runs during an attack.
 type goodDevice struct {
 	*harness.Device
 	l      *harness.Link
@@ -21,11 +21,11 @@ type goodDevice struct {
 	mu    sync.Mutex
 	worst time.Duration
 	bad   error
-	since time.Time // last transition of its Ready=True
+	since time.Time // when its Ready became True
 }
 
-// watch starts a good device. The broker handles the packets of a connection in order, so the
-// response to a ping confirms the lease before it.
+// watch starts a good device. The broker handles a connection's packets in order, so the response
+// to a ping confirms the lease that was sent before.
 func watch(ctx context.Context, a *harness.Hub) (*goodDevice, error) {
 	d, err := a.NewDevice(ctx, "witness", "00000000000000aa")
 	if err != nil {
@@ -73,7 +73,7 @@ func (w *goodDevice) run(ctx context.Context) {
 			w.mu.Unlock()
 			return
 		}
-		if err != nil { // the attack killed the hub, which restarts
+		if err != nil { // the hub was killed by the attack, and restarts
 			if w.reconnect(ctx) != nil {
 				return
 			}
@@ -99,7 +99,7 @@ func (w *goodDevice) reconnect(ctx context.Context) error {
 	})
 }
 
-// end stops the device, and returns the largest delay of its lease.
+// end stops the device and returns the largest delay of its lease.
 func (w *goodDevice) end() time.Duration {
 	w.cancel()
 	<-w.done
@@ -110,7 +110,7 @@ func (w *goodDevice) end() time.Duration {
 		defer cancel()
 		c, err := w.ready(ctx)
 		if err == nil && (c.Status != corev1.ConditionTrue || !c.LastTransitionTime.Time.Equal(w.since)) {
-			err = fmt.Errorf("it is Ready=%s (%s) since %s", c.Status, c.Message, c.LastTransitionTime)
+			err = fmt.Errorf("the good device is Ready=%s (%s) since %s", c.Status, c.Message, c.LastTransitionTime)
 		}
 		w.bad = err
 	}

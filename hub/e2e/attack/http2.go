@@ -18,8 +18,8 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// http2Attacks use HTTP/2 frames: requests that are reset at once, endless headers, responses that
-// are not read.
+// http2Attacks use HTTP/2 frames: requests that are reset at once, endless headers, unread
+// responses.
 func http2Attacks() []attack {
 	return []attack{
 		{name: "rapid-resets", slow: true, by: "stranger", does: "requests over HTTP/2, each reset at once, " +
@@ -37,8 +37,8 @@ func http2Attacks() []attack {
 	}
 }
 
-// frameFlood sends frames on eight connections for 20 s, and reconnects closed ones. The hub may
-// use half of a core.
+// frameFlood sends frames on eight connections for 20 s, and reconnects closed connections. The hub
+// may use half of a processor core.
 func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(context.Context,
 	*harness.Hub) (string, error) {
 	const long = 20 * time.Second
@@ -82,7 +82,7 @@ func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(
 	}
 }
 
-// frames opens an HTTP/2 connection and sends only the preface.
+// dialFrames opens an HTTP/2 connection and sends only the preface.
 func dialFrames(a *harness.Hub) (net.Conn, error) {
 	raw, err := net.DialTimeout("tcp", a.HTTPS, 5*time.Second)
 	if err != nil {
@@ -101,7 +101,7 @@ func dialFrames(a *harness.Hub) (net.Conn, error) {
 	return c, nil
 }
 
-// fields encodes headers, with one table per connection.
+// fields encodes headers. Each connection has its own table.
 type fields struct {
 	out bytes.Buffer
 	enc *hpack.Encoder

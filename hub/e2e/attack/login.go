@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// loginFlood tries passwords as fast as possible: of one user, of many, of unknown and of invalid
-// names, and the secret of the setup link.
+// loginFlood tries passwords as fast as possible: for one user, for many users, for unknown and
+// invalid names. It also tries secrets of the setup link.
 func loginFlood(ctx context.Context, a *harness.Hub) (string, error) {
 	if err := a.User(ctx, "kari", "admin"); err != nil {
 		return "", err
@@ -42,7 +42,7 @@ func loginFlood(ctx context.Context, a *harness.Hub) (string, error) {
 	seen := fmt.Sprintf("%d tries, %d of them refused as too many, %s of CPU, %d KiB written",
 		tried.Load(), limited.Load(),
 		spent, kib)
-	// A checked password costs a tenth of a second; a refused attempt costs a twentieth of that.
+	// A checked password costs a tenth of a second. A refused attempt may cost a twentieth of that.
 	looked := tried.Load() - limited.Load()
 	switch most := time.Duration(limited.Load())*5*time.Millisecond + time.Duration(looked)*200*time.Millisecond; {
 	case in.Load() > 0:

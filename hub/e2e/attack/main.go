@@ -1,10 +1,10 @@
-// Command attack is `make attack`: it attacks fresh hubs over the network, with a stolen device, as
-// a viewer and as a deleted operator, and prints which attacks failed.
+// Command attack is `make attack`. It attacks new hubs over the network, as a stolen device, as a
+// viewer and as a deleted operator, and prints which attacks harmed the hub.
 //
-// It uses only the hub's sockets and command line. The device's own tests attack devices. Every
-// attack has limits of count and time, and uses loopback. A good device renews its lease twice a
-// second meanwhile: no attack may raise the hub's memory above maxResident, or delay that lease by
-// more than maxDelay.
+// It uses only the hub's sockets and command line; the device's own tests attack devices. Every
+// attack has limits of count and time, and uses loopback. During each attack a good device renews
+// its lease twice a second. The attack must not raise the hub's memory above maxResident, or delay
+// that lease by more than maxDelay.
 package main
 
 import (
@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	maxResident = 256 << 20       // bytes: the limit for unauthenticated clients and for a single device
-	maxDelay    = time.Second     // of a good device's lease, with two cores
-	longest     = 4 * time.Minute // of an attack
+	maxResident = 256 << 20       // limit in bytes for unauthenticated clients and for a single device
+	maxDelay    = time.Second     // limit for a good device's lease, with two cores
+	longest     = 4 * time.Minute // time limit of an attack
 )
 
 // An attack is a misuse of the hub, with a check that it did no harm.
@@ -33,14 +33,15 @@ type attack struct {
 	name  string
 	by    string // the attacker
 	does  string // a description for the table
-	files int    // limit of open files of the hub; 0: ours
-	// run attacks. It returns figures, and an error if the hub was harmed.
+	files int    // limit of the hub's open files; 0 for this process's limit
+	// run attacks the hub. It returns figures, and an error if the attack harmed the hub.
 	run func(ctx context.Context, a *harness.Hub) (seen string, err error)
-	// heavy attacks need a login or several devices: the memory limit does not apply.
+	// heavy attacks need a login or several devices, so the memory limit does not apply.
 	heavy bool
 	// slow attacks run only with make attack.
 	slow bool
-	// storms are good devices: the memory limit does not apply, but each must get its lease.
+	// storm attacks use good devices. The memory limit does not apply, but each device must get its
+	// lease.
 	storm bool
 }
 
@@ -118,9 +119,9 @@ func yes(held bool) string {
 
 // A result is the outcome of one attack.
 type result struct {
-	peak  int64 // resident bytes
+	peak  int64 // largest resident memory in bytes
 	cpu   time.Duration
-	delay time.Duration // of the good device's lease
+	delay time.Duration // largest delay of the good device's lease
 	seen  string
 	err   error
 }
@@ -132,7 +133,7 @@ func (r result) says() string {
 	return r.seen
 }
 
-// try runs one attack against a new hub, and checks the hub afterwards.
+// try runs one attack on a new hub, and then checks the hub.
 func try(ctx context.Context, at attack, hub, dir string) (r result) {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()

@@ -28,7 +28,7 @@ func endless(ctx context.Context, a *harness.Hub) (string, error) {
 		for _, inner := range []map[string]any{{"capacity": hostile}, {"allocatable": hostile},
 			{"capacity": hostile, "allocatable": hostile}, nil} {
 			if err := l.Publish("status", d.Good(inner, map[string]any{"hardware": map[string]any{"memory": q}})); err != nil {
-				break // the hub closed the connection, which is fine too
+				break // the hub may also close the connection
 			}
 		}
 		pods, _ := json.Marshal(map[string]any{"boot": d.Boot, "seq": 1, "generation": 0, "pods": []any{map[string]any{
@@ -54,8 +54,8 @@ func endless(ctx context.Context, a *harness.Hub) (string, error) {
 	return "refused, and back after kill -9", nil
 }
 
-// damaged sends truncated and corrupted messages. Every parser on the way must find their end: one
-// did not, and the hub stopped.
+// damaged sends truncated and corrupted messages. Every parser must find the end of such a message.
+// One parser did not, and the hub stopped.
 func damaged(ctx context.Context, a *harness.Hub) (string, error) {
 	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
@@ -74,7 +74,7 @@ func damaged(ctx context.Context, a *harness.Hub) (string, error) {
 	}()
 	sent, acked, links := 0, 0, 0
 	for _, channel := range slices.Sorted(maps.Keys(whole)) {
-		text := append([]byte(`{"x":["\u0041",1e00],`), whole[channel][1:]...) // which makes the hub look closer
+		text := append([]byte(`{"x":["\u0041",1e00],`), whole[channel][1:]...) // such text makes the hub parse the message in full
 		messages := [][]byte{[]byte(`["A"0e00`), []byte(`{"a":1`), []byte(`{"conditions":[{"type"`), {0x1f, 0x8b}}
 		for i := range 100 {
 			at := i * len(text) / 100
@@ -85,7 +85,7 @@ func damaged(ctx context.Context, a *harness.Hub) (string, error) {
 		for _, n := range messages {
 			if l == nil || !l.Open() {
 				if links++; links > 40 {
-					break // the hub closes the connection repeatedly, which is fine too
+					break // the hub may close every connection
 				}
 				if l, err = d.Connect(ctx, d.ClientID()); err != nil {
 					l = nil
@@ -96,7 +96,7 @@ func damaged(ctx context.Context, a *harness.Hub) (string, error) {
 				sent++
 			}
 		}
-		if l != nil && l.Ping(time.Minute) == nil { // the hub has read all former messages
+		if l != nil && l.Ping(time.Minute) == nil { // the hub has read all messages before the ping
 			acked++
 		}
 		if err := a.Answers(ctx, 2*time.Second); err != nil {

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// mqttAttacks use MQTT packets without messages. They may not cost more than the messages that a
+// mqttAttacks use MQTT packets without messages. They must not cost more than the messages that a
 // device may send.
 func mqttAttacks() []attack {
 	var subscribe, unsubscribe, own []byte
@@ -45,7 +45,7 @@ func mqttAttacks() []attack {
 }
 
 // packetFlood repeats packets for 20 s, and reconnects when it is disconnected. The hub may use a
-// quarter of a core.
+// quarter of a processor core.
 func packetFlood(what []byte) func(context.Context, *harness.Hub) (string, error) {
 	const long = 20 * time.Second
 	return func(ctx context.Context, a *harness.Hub) (string, error) {

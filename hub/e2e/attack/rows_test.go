@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// Each attack must detect a hub without limits, and a hub that never answers.
+// Each attack must report a hub without limits, and a hub that never answers.
 func softHub(t *testing.T, answer http.HandlerFunc) *harness.Hub {
 	t.Helper()
 	dir := t.TempDir()
@@ -62,7 +62,7 @@ func softHub(t *testing.T, answer http.HandlerFunc) *harness.Hub {
 	if a.Admin, err = a.As(t.Context(), "admin", "root"); err != nil {
 		t.Fatal(err)
 	}
-	a.Cmd = &exec.Cmd{Process: &os.Process{Pid: os.Getpid()}} // its figures do not matter
+	a.Cmd = &exec.Cmd{Process: &os.Process{Pid: os.Getpid()}} // figures of the test's own process, which do not matter
 	return a
 }
 
@@ -98,7 +98,7 @@ func TestAnAttackThatSucceedsIsToldOf(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			if seen, err := c.run(t.Context(), softHub(t, c.hub)); err == nil || !strings.Contains(err.Error(), c.wrong) {
-				t.Errorf("it says %v, seen %s", err, seen)
+				t.Errorf("the attack returned %v, seen %s", err, seen)
 			}
 		})
 	}

@@ -12,9 +12,9 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-const stormSize = 1000 // devices
+const stormSize = 1000 // number of devices
 
-// storms are many good devices at once, within the promised limits.
+// storms use many good devices at once. The hub must keep its promised limits.
 func storms() []attack {
 	return []attack{
 		{name: "joins", slow: true, by: "1,000 good devices", does: "join at once behind one address, then connect at " +
@@ -32,7 +32,7 @@ func joins(ctx context.Context, a *harness.Hub) (string, error) {
 	var first atomic.Pointer[error]
 	before, start := a.CPU(), time.Now()
 	harness.Each(ctx, stormSize, 200, func(i int) {
-		// Like the agent, a device that is refused as too many tries again.
+		// Like the agent, a device tries again if it is refused because of too many.
 		err := harness.Until(ctx, time.Minute, "join", func() (bool, error) {
 			d, err := a.Join(ctx, token, fmt.Sprintf("pi-%04d", i), fmt.Sprintf("%016x", 0x1000+i))
 			devices[i] = d
@@ -67,8 +67,8 @@ func joins(ctx context.Context, a *harness.Hub) (string, error) {
 	return seen, nil
 }
 
-// reconnect connects all devices at once, with the protocol's back-off, and closes their links. all
-// is when the hub had every lease.
+// reconnect connects all devices at once, with the protocol's back-off, and then closes their
+// links. all is the time until the hub had every lease.
 func reconnect(ctx context.Context, a *harness.Hub, devices []*harness.Device) (p99, all time.Duration, err error) {
 	start := time.Now()
 	took := make([]time.Duration, len(devices))

@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// playing is a device that reports an operator's pod as running, and answers no requests.
+// playing starts a device that reports an operator's pod as running and answers no requests.
 func playing(ctx context.Context, a *harness.Hub, operator *http.Client) (*harness.Link, error) {
 	d, err := a.NewDevice(ctx, "deaf", "00000000000000de")
 	if err != nil {
@@ -66,7 +66,7 @@ func spdy(ctx context.Context, a *harness.Hub, who *http.Client, path, protocol 
 		"SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\nContent-Length: 0\r\n\r\n", path, a.HTTPS, protocol))
 }
 
-// upgrade opens a connection and requests another protocol.
+// upgrade opens a connection and requests an upgrade to another protocol.
 func upgrade(ctx context.Context, a *harness.Hub, who *http.Client, request string) (net.Conn, error) {
 	cfg := who.Transport.(*http.Transport).TLSClientConfig.Clone()
 	cfg.NextProtos = []string{"http/1.1"}
@@ -95,8 +95,8 @@ func upgrade(ctx context.Context, a *harness.Hub, who *http.Client, request stri
 	return conn, nil
 }
 
-// inTurns is an attacker's connection that writes without end, but lets the good device of this
-// process run: it should wait only for the hub.
+// inTurns is an attacker's connection that writes endlessly, but lets the good device in this
+// process run. That device should wait only for the hub.
 type inTurns struct{ net.Conn }
 
 func (c inTurns) Write(b []byte) (int, error) {
@@ -104,14 +104,14 @@ func (c inTurns) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// frames encodes SPDY/3.1.
+// frames encodes frames of SPDY/3.1.
 type frames struct {
 	net.Conn
 	block  bytes.Buffer
-	packer *zlib.Writer // shared by all headers of a connection
+	packer *zlib.Writer // compresses all headers of a connection
 }
 
-// open opens a stream with headers, given as names and values.
+// open opens a stream with headers: names and values in turn.
 func (f *frames) open(stream int, headers ...string) error {
 	if f.packer == nil {
 		f.packer = zlib.NewWriter(&f.block)
@@ -129,7 +129,7 @@ func (f *frames) open(stream int, headers ...string) error {
 	payload := append(binary.BigEndian.AppendUint32(nil, uint32(stream)), 0, 0, 0, 0, 0, 0)
 	payload = append(payload, f.block.Bytes()...)
 	f.block.Reset()
-	return f.data(0x8003<<16|1, payload) // the version and the type of a control frame
+	return f.data(0x8003<<16|1, payload) // version and type of a control frame
 }
 
 func (f *frames) data(stream int, b []byte) error {
@@ -166,7 +166,7 @@ func unreadStreams(ctx context.Context, a *harness.Hub) (string, error) {
 		defer conn.Close()
 		in.Add(1)
 		f := &frames{Conn: conn}
-		if i%4 > 1 { // the other half does not read
+		if i%4 > 1 { // the other half of the streams does not read
 			go func() { _, _ = io.Copy(io.Discard, conn) }()
 		}
 		for n, kind := range kinds {
@@ -191,7 +191,7 @@ func unreadStreams(ctx context.Context, a *harness.Hub) (string, error) {
 	return seen, nil
 }
 
-// unreadSockets does so over WebSockets, as kubectl since 1.31.
+// unreadSockets is unreadStreams over WebSockets, which kubectl uses since 1.31.
 func unreadSockets(ctx context.Context, a *harness.Hub) (string, error) {
 	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
@@ -215,10 +215,10 @@ func unreadSockets(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 		defer conn.Close()
 		in.Add(1)
-		if i%4 > 1 { // the other half does not read
+		if i%4 > 1 { // the other half of the sockets does not read
 			go func() { _, _ = io.Copy(io.Discard, conn) }()
 		}
-		if i%8 > 3 { // pings; their responses are as long
+		if i%8 > 3 { // pings, whose responses are as long
 			opcode = 9
 		}
 		size := map[byte]int{2: 1 << 20, 9: 125}[opcode]
@@ -228,7 +228,7 @@ func unreadSockets(ctx context.Context, a *harness.Hub) (string, error) {
 		switch {
 		case opcode == 9:
 			message = bytes.Repeat(message, 8000)
-		case i%8 == 3: // pings of SPDY in one message; each has a response
+		case i%8 == 3: // many SPDY pings in one message; each needs a response
 			message = frame(opcode, bytes.Repeat([]byte{0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 1}, size/12))
 		}
 		for range 64 {
@@ -253,7 +253,7 @@ func socket(ctx context.Context, a *harness.Hub, who *http.Client, path, protoco
 		"AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: %s\r\n\r\n", path, a.HTTPS, protocol))
 }
 
-// frame is a whole WebSocket message of a client, with a mask of zeros.
+// frame encodes a whole message of a WebSocket client, with a mask of zeros.
 func frame(opcode byte, b []byte) []byte {
 	head := []byte{0x80 | opcode, 0x80 | byte(len(b))}
 	if len(b) > 125 {

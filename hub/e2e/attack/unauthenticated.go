@@ -50,12 +50,13 @@ func unauthenticatedAttacks() []attack {
 	}
 }
 
-// unfinished opens many connections and sends the beginning of a request on each. A device must
-// connect meanwhile, the API must answer, and in the end the hub must have closed all connections.
+// unfinished opens many connections, and sends the beginning of a request on each. During the
+// attack a device must connect and the API must answer. At the end the hub must have closed all
+// connections.
 func unfinished(beginning string, overTLS bool) func(context.Context, *harness.Hub) (string, error) {
 	return func(ctx context.Context, a *harness.Hub) (string, error) {
 		const count = 2500
-		d, err := a.NewDevice(ctx, "before", "00000000000000b1") // joined before, since HTTPS is attacked
+		d, err := a.NewDevice(ctx, "before", "00000000000000b1") // joined before the attack on HTTPS, which joining needs
 		if err != nil {
 			return "", err
 		}
@@ -137,7 +138,7 @@ func awaitClosed(ctx context.Context, open []net.Conn, within time.Duration) (le
 	return int(stuck.Load()), time.Since(start)
 }
 
-// newcomer joins a good device, connects it, and waits until it is Ready.
+// newcomer joins a good device, connects it and waits until it is Ready.
 func newcomer(ctx context.Context, a *harness.Hub) error {
 	start := time.Now()
 	d, err := a.NewDevice(ctx, fmt.Sprintf("new-%d", start.UnixNano()), fmt.Sprintf("%016x", start.UnixNano()))
@@ -156,7 +157,7 @@ func newcomer(ctx context.Context, a *harness.Hub) error {
 }
 
 func idleMQTT(ctx context.Context, a *harness.Hub) (string, error) {
-	d, err := a.NewDevice(ctx, "before", "00000000000000b1") // joined before, since HTTPS is not attacked
+	d, err := a.NewDevice(ctx, "before", "00000000000000b1") // joined before the attack
 	if err != nil {
 		return "", err
 	}
@@ -195,8 +196,8 @@ func hugeMQTT(ctx context.Context, a *harness.Hub) (string, error) {
 	return "all closed", nil
 }
 
-// joinFlood sends bad tokens: malformed ones, unknown ids, and wrong secrets of a valid id, which
-// an attacker may have seen.
+// joinFlood sends bad tokens: malformed tokens, unknown ids, and wrong secrets for a valid id,
+// which an attacker may have seen.
 func joinFlood(ctx context.Context, a *harness.Hub) (string, error) {
 	good, err := a.Token(ctx, "--site", "oslo", "--uses", "100")
 	if err != nil {

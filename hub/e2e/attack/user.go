@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// userAttacks use a login: a viewer's, an operator's, and that of a deleted user.
+// userAttacks use the login of a viewer, an operator or a deleted user.
 func userAttacks() []attack {
 	return []attack{
 		{name: "endless-pod", by: "operator", does: "pods, budgets and workloads with invalid quantities, names and " +
@@ -56,7 +56,7 @@ func pod(name string, spec map[string]any) string {
 	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name},
 		"spec": map[string]any{"containers": []any{container}}})
 	if err != nil {
-		panic(err) // a mistake in the attack
+		panic(err) // a mistake in the attack's code
 	}
 	return string(body)
 }
@@ -137,7 +137,7 @@ func hugePatch(ctx context.Context, a *harness.Hub) (string, error) {
 		copies = append(copies, fmt.Sprintf(`{"op":"copy","from":"/data","path":"/data/c%d"}`, i))
 	}
 	all := func(s []string) string { return strings.Join(s, ",") }
-	var tower strings.Builder // nine to the ninth, nine times
+	var tower strings.Builder // nine levels, each with nine references to the level before
 	tower.WriteString("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\na0: &a0 [x,x,x,x,x,x,x,x,x]\n")
 	for i := range 9 {
 		fmt.Fprintf(&tower, "a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 9), ","))
@@ -163,7 +163,7 @@ func hugePatch(ctx context.Context, a *harness.Hub) (string, error) {
 	return fmt.Sprintf("%s of CPU for all eight", a.CPU()-start), err
 }
 
-// millionElements sends small bodies that become large if they are decoded before they are counted.
+// millionElements sends small bodies that become large if the hub decodes them before counting.
 func millionElements(ctx context.Context, a *harness.Hub) (string, error) {
 	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
@@ -212,8 +212,8 @@ func millionElements(ctx context.Context, a *harness.Hub) (string, error) {
 	return strings.TrimSuffix(figures, ", "), err
 }
 
-// deletedOperator watches secrets with each kind of credential. The user is deleted, and must not
-// receive the next secret.
+// deletedOperator watches secrets with each kind of credential. After the user is deleted, no
+// stream may receive the next secret.
 func deletedOperator(ctx context.Context, a *harness.Hub) (string, error) {
 	if err := a.User(ctx, "ola", "operator"); err != nil {
 		return "", err
@@ -296,8 +296,8 @@ func deletedOperator(ctx context.Context, a *harness.Hub) (string, error) {
 	return "ended after " + took.Round(time.Millisecond).String(), nil
 }
 
-// logPattern requests a log with a pattern from a device that sends lines made for it, as much as
-// allowed: a site's viewer may also have a device there.
+// logPattern requests a log with an expensive pattern, while a device sends as many matching lines
+// as it may. A site's viewer may also own a device there.
 func logPattern(ctx context.Context, a *harness.Hub) (string, error) {
 	viewer, err := a.As(ctx, "viewer", "vera")
 	if err != nil {
@@ -326,7 +326,7 @@ func logPattern(ctx context.Context, a *harness.Hub) (string, error) {
 			cancel()
 		}
 	}
-	harness.Pause(ctx, 2*time.Second) // the hub must not work for clients that have gone
+	harness.Pause(ctx, 2*time.Second) // the hub must stop working for clients that have gone
 	before := a.CPU()
 	harness.Pause(ctx, 5*time.Second)
 	spent, after := a.CPU()-start, a.CPU()-before
@@ -356,7 +356,7 @@ func unreadLists(ctx context.Context, a *harness.Hub) (string, error) {
 	var in, refused atomic.Int64
 	harness.Each(ctx, 60, 60, func(i int) {
 		c := *viewer
-		c.Transport = viewer.Transport.(*http.Transport).Clone() // one connection each
+		c.Transport = viewer.Transport.(*http.Transport).Clone() // each list has its own connection
 		path := "/api/v1/configmaps"
 		if i%3 == 1 {
 			path += "?resourceVersion=0"
@@ -379,7 +379,7 @@ func unreadLists(ctx context.Context, a *harness.Hub) (string, error) {
 		case http.StatusTooManyRequests:
 			refused.Add(1)
 		}
-		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // nothing more
+		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // read no more than this
 	})
 	seen := fmt.Sprintf("%d answered, %d refused as too many", in.Load(), refused.Load())
 	if in.Load() == 0 {
@@ -426,7 +426,7 @@ func refusedWrites(ctx context.Context, a *harness.Hub) (string, error) {
 	return seen, nil
 }
 
-// renewal2 is a certificate request, and a client that may send it.
+// renewal2 returns a certificate request, and a client that may send it.
 func renewal2(d *harness.Device, a *harness.Hub) (string, *http.Client, error) {
 	cfg, err := d.ID.TLS(time.Now())
 	if err != nil {

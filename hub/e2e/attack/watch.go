@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// unreadWatches opens watches that begin with all objects, and reads none.
+// unreadWatches opens watches that begin with all objects, and does not read them.
 func unreadWatches(ctx context.Context, a *harness.Hub) (string, error) {
 	for i := range 8 {
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":%q}}`, i,
@@ -29,7 +29,7 @@ func unreadWatches(ctx context.Context, a *harness.Hub) (string, error) {
 	var in, refused atomic.Int64
 	harness.Each(ctx, 400, 100, func(i int) {
 		c := *viewer
-		c.Transport = viewer.Transport.(*http.Transport).Clone() // one connection each
+		c.Transport = viewer.Transport.(*http.Transport).Clone() // each watch has its own connection
 		path := []string{"/api/v1/configmaps?watch=true",
 			"/api/v1/configmaps?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
 			"/api/v1/configmaps?watch=true&labelSelector=!x"}[i%3]
@@ -48,7 +48,7 @@ func unreadWatches(ctx context.Context, a *harness.Hub) (string, error) {
 		case http.StatusTooManyRequests:
 			refused.Add(1)
 		}
-		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // nothing more
+		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // read no more than this
 	})
 	seen := fmt.Sprintf("%d opened, %d refused as too many", in.Load(), refused.Load())
 	if in.Load() == 0 {

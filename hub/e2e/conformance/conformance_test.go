@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite the manual's list of what is not claimed")
+var update = flag.Bool("update", false, "rewrite the manual's list of unclaimed specs")
 
 func names(all []string) []*spec {
 	var out []*spec
@@ -45,7 +45,7 @@ func TestJudge(t *testing.T) {
 			err := judge(all, c.unclaimed, c.engines)
 			if c.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), c.wrong) {
-					t.Fatalf("error is %v, want one that says %q", err, c.wrong)
+					t.Fatalf("error %v, want one that contains %q", err, c.wrong)
 				}
 				return
 			}
@@ -71,7 +71,7 @@ func TestTally(t *testing.T) {
 	}
 	tab := tally(all)
 	if got := tab.chosen(); got != 3 {
-		t.Errorf("%d were to run, want 3", got)
+		t.Errorf("%d specs are chosen, want 3", got)
 	}
 	want := `| SIG | conformance specs | claimed | passed |
 |---|--:|--:|--:|

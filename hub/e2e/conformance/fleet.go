@@ -15,10 +15,10 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// patience is the time limit of a start or an orderly end on a busy machine.
+// patience is the time limit of a start or a normal end, also on a busy machine.
 const patience = 3 * time.Minute
 
-// policy is for the hub and the devices: the suite needs all of it.
+// policy allows the hub and the devices everything that the suite needs.
 const policy = `privileged: true
 hostNetwork: true
 hostPID: true
@@ -27,7 +27,7 @@ capabilities: [ALL]
 allowNewPrivileges: true
 `
 
-// systemPods run on every node, because serial specs wait a minute for pods with these three names.
+// systemPods run on every node. Serial specs wait for pods with these three names for a minute.
 const systemPods = `{"apiVersion": "apps/v1", "kind": "DaemonSet",
 "metadata": {"name": "kube-proxy-fluentd-elasticsearch-node-problem-detector", "namespace": "kube-system"},
 "spec": {"selector": {"matchLabels": {"app": "kube-proxy"}}, "template": {"metadata": {"labels": {"app": "kube-proxy"}},
@@ -42,7 +42,7 @@ type fleet struct {
 	nodes      int
 	children   []*child
 	joined     []string // state directories of agents with containers
-	socket     string   // of their engine
+	socket     string   // socket of the agents' engine
 }
 
 // fleet starts a hub with further arguments.
@@ -68,7 +68,7 @@ func (r *run) fleet(ctx context.Context, name string, args ...string) (*fleet, e
 	}
 	err = until(ctx, "the hub of "+name, func() error {
 		if hub.ended() {
-			return fmt.Errorf("it has ended: %s", hub.tail())
+			return fmt.Errorf("the hub has exited: %s", hub.tail())
 		}
 		text, err := output(exec.CommandContext(ctx, r.hub, "kubeconfig", "--data-dir", f.data(), "--ttl", "24h"))
 		if err == nil {
@@ -101,7 +101,7 @@ func (r *run) simulate(ctx context.Context, name string) (*fleet, error) {
 	return f, f.ready(ctx)
 }
 
-// agents adds two agents that share an engine, joined like a user joins them.
+// agents joins two agents that share an engine, with the commands that a user runs.
 func (r *run) agents(ctx context.Context, name, socket string) (*fleet, error) {
 	f, err := r.fleet(ctx, name, "--cluster-cidr", r.cidr)
 	if err != nil {
@@ -119,7 +119,7 @@ func (r *run) agents(ctx context.Context, name, socket string) (*fleet, error) {
 		if err != nil {
 			return f, err
 		}
-		words := strings.Fields(string(line)) // flotilla-device join URL --token TOKEN
+		words := strings.Fields(string(line)) // the line is: flotilla-device join URL --token TOKEN
 		if len(words) < 2 {
 			return f, fmt.Errorf("token create printed %q, not a command", line)
 		}
@@ -128,7 +128,7 @@ func (r *run) agents(ctx context.Context, name, socket string) (*fleet, error) {
 			return f, err
 		}
 		f.joined = append(f.joined, state)
-		// This is a working machine: a full disk must not remove its images.
+		// The machine has its own work, so a full disk must not make the agents remove images.
 		anyDisk := "nodefs.available<0,nodefs.inodesFree<0,imagefs.available<0,imagefs.inodesFree<0"
 		if _, err := f.begin(fmt.Sprintf("agent%d", i+1), r.device, "run", "--state-dir", state, "--engine", socket,
 			"--policy", r.policy, "--eviction-hard", anyDisk); err != nil {
@@ -148,7 +148,7 @@ func (f *fleet) ready(ctx context.Context) error {
 		text, err := f.kubectl(ctx, "get", "nodes", "-o",
 			`jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}`)
 		if n := strings.Count(string(text), "True"); err == nil && n != f.nodes {
-			err = fmt.Errorf("%d of %d are ready", n, f.nodes)
+			err = fmt.Errorf("%d of %d nodes are ready", n, f.nodes)
 		}
 		return err
 	})
@@ -167,7 +167,7 @@ func (f *fleet) ready(ctx context.Context) error {
 			err = json.Unmarshal(text, &list)
 		}
 		if err == nil && (len(list.Items) != 1 || list.Items[0].Status.NumberReady != f.nodes) {
-			err = errors.New("they are not ready")
+			err = errors.New("the system pods are not ready")
 		}
 		return err
 	})
@@ -192,7 +192,7 @@ func (f *fleet) kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	return output(cmd)
 }
 
-// end ends the fleet: the agents remove their containers, networks and mounts.
+// end ends the fleet. The agents remove their containers, networks and mounts.
 func (f *fleet) end() error {
 	var wrong []error
 	for i := len(f.children) - 1; i >= 1; i-- {
@@ -217,7 +217,7 @@ type child struct {
 	over chan struct{}
 }
 
-// begin starts a program of the fleet; the first is the hub. Its output goes to a log.
+// begin starts a program of the fleet; the hub is the first. A log file gets its output.
 func (f *fleet) begin(name, program string, args ...string) (*child, error) {
 	c := &child{cmd: exec.Command(program, args...), log: filepath.Join(f.r.logs, f.name+"."+name+".log"),
 		over: make(chan struct{})}
@@ -227,8 +227,8 @@ func (f *fleet) begin(name, program string, args ...string) (*child, error) {
 	}
 	defer log.Close()
 	c.cmd.Stdout, c.cmd.Stderr, c.cmd.Env = log, log, f.r.environment()
-	// Children are in their own process groups: Ctrl-C is passed on in order. They end if this
-	// process is killed.
+	// Each child has its own process group, so that they can be ended in order after Ctrl-C. The
+	// kernel ends them if this process is killed.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := c.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", program, err)
@@ -236,7 +236,7 @@ func (f *fleet) begin(name, program string, args ...string) (*child, error) {
 	f.children = append(f.children, c)
 	go func() {
 		defer close(c.over)
-		_ = c.cmd.Wait() // its log has the reason
+		_ = c.cmd.Wait() // the child's log has the reason of a failure
 	}()
 	return c, nil
 }
@@ -250,19 +250,19 @@ func (c *child) ended() bool {
 	}
 }
 
-// end stops a child, and fails unless it ends in order.
+// end stops a child, and fails if the child ends with an error or too late.
 func (c *child) end() error {
 	if c.ended() {
-		return fmt.Errorf("%s had ended early: %s", filepath.Base(c.cmd.Path), c.tail())
+		return fmt.Errorf("%s exited early: %s", filepath.Base(c.cmd.Path), c.tail())
 	}
-	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended just now
+	_ = c.cmd.Process.Signal(syscall.SIGTERM) // the child may have ended since
 	select {
 	case <-c.over:
 		return nil
 	case <-time.After(patience):
 		_ = c.cmd.Process.Kill()
 		<-c.over
-		return fmt.Errorf("%s had not ended %s after SIGTERM", filepath.Base(c.cmd.Path), patience)
+		return fmt.Errorf("%s did not exit %s after SIGTERM", filepath.Base(c.cmd.Path), patience)
 	}
 }
 
@@ -271,7 +271,7 @@ func (c *child) tail() string {
 	return string(text[max(0, len(text)-500):])
 }
 
-// until repeats do until it succeeds, at most for patience.
+// until repeats so until it succeeds or the time limit is over.
 func until(ctx context.Context, what string, so func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

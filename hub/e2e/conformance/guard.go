@@ -12,13 +12,14 @@ import (
 	"syscall"
 )
 
-// A killed run (SIGKILL) cannot clean up. The kernel ends its children, the guards of the suite end
-// their process groups, and the next run removes the containers that agents left on an engine.
+// A run that is killed with SIGKILL cannot clean up. The kernel ends its children, the suite's
+// guards end their process groups, and the next run removes containers that agents left on an
+// engine.
 
 // guardWord is the first argument of a guard.
 const guardWord = "guard"
 
-// guarded is a command in its own process group, which ends with this process.
+// guarded returns a command with its own process group. The group ends with this process.
 func guarded(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -26,22 +27,22 @@ func guarded(ctx context.Context, name string, args ...string) (*exec.Cmd, error
 	}
 	cmd := exec.CommandContext(ctx, self, append([]string{guardWord, name}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // in this run's own group
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // the command's group
 	cmd.WaitDelay = patience
 	return cmd, nil
 }
 
-// finish runs a guarded command to its end, and kills what is left of its group.
+// finish runs a guarded command to its end, and then kills the rest of its group.
 func finish(cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
 	err := cmd.Wait()
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // usually none is left
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the group is usually empty
 	return err
 }
 
-// guard runs a command, and kills its own process group when its parent has gone. It returns the
+// guard runs a command, and kills its own process group when its parent has ended. It returns the
 // command's exit code.
 func guard(words []string) int {
 	signals := make(chan os.Signal, 1)
@@ -64,14 +65,14 @@ func guard(words []string) int {
 	return max(cmd.ProcessState.ExitCode(), 0)
 }
 
-// Files in a run's directory for the next run.
+// Files that a run leaves in its directory for the next run.
 const (
 	workPrefix = "flotilla-conformance-"
-	lockFile   = "run.lock"   // locked while the run lasts
-	socketFile = "run.socket" // the engine with its agents' containers
+	lockFile   = "run.lock"   // locked as long as the run lasts
+	socketFile = "run.socket" // path of the engine with the agents' containers
 )
 
-// hold locks a run's directory. The error is EWOULDBLOCK if another run has it.
+// hold locks a run's directory. The error is EWOULDBLOCK if another run holds the lock.
 func hold(dir string, flags int) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|flags, 0o600)
 	if err != nil {
@@ -83,7 +84,7 @@ func hold(dir string, flags int) (*os.File, error) {
 	return lock, nil
 }
 
-// sweep removes what killed runs have left. In each directory without a lock it removes the agents'
+// sweep removes the files of killed runs. In each directory without a lock it removes the agents'
 // containers, networks and mounts, which reset finds by their labels, and then the directory.
 func sweep(ctx context.Context, in, device string) error {
 	dirs, err := filepath.Glob(filepath.Join(in, workPrefix+"*"))
@@ -93,7 +94,7 @@ func sweep(ctx context.Context, in, device string) error {
 	var wrong []error
 	for _, dir := range dirs {
 		lock, err := hold(dir, 0)
-		if err != nil { // it runs, or is not a run's directory
+		if err != nil { // the run has not ended, or this is not a run's directory
 			continue
 		}
 		wrong = append(wrong, clear(ctx, dir, device), lock.Close())

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// runnerWord makes the test program a run that starts a process and never ends.
+// runnerWord makes the test program start a process and never end, like a run of the suite.
 const runnerWord = "runner-that-is-killed"
 
 func TestMain(m *testing.M) {
@@ -51,7 +51,7 @@ func empty(t *testing.T, group int) {
 	}
 }
 
-// A killed run leaves no children or grandchildren, also if they ignore signals.
+// A killed run leaves no children or grandchildren, even if they ignore signals.
 func TestAKilledRunLeavesNoProcesses(t *testing.T) {
 	run := exec.Command(os.Args[0], runnerWord, "sh", "-c",
 		`trap '' TERM INT; (trap '' TERM INT HUP; echo two; sleep 600) & echo one; sleep 600`)
@@ -69,7 +69,7 @@ func TestAKilledRunLeavesNoProcesses(t *testing.T) {
 		}
 	}
 	if group == 0 {
-		t.Fatal("it did not start")
+		t.Fatal("the process did not start")
 	}
 	if err := syscall.Kill(-group, 0); err != nil {
 		t.Fatal("no process runs: ", err)
@@ -103,7 +103,7 @@ func TestChildrenOfAGuardedCommandAreKilled(t *testing.T) {
 		cancel()
 	}()
 	if _ = finish(cmd); cmd.ProcessState.ExitCode() != 5 {
-		t.Errorf("after an interrupt it ends with %v, not in order", cmd.ProcessState)
+		t.Errorf("after an interrupt the command returns %v, want its own exit code", cmd.ProcessState)
 	}
 }
 
@@ -145,14 +145,14 @@ func TestARunRemovesTheFilesOfAKilledOne(t *testing.T) {
 		t.Errorf("the device program is called with %q, want %q", got, want)
 	}
 	if _, err := os.Stat(dead); !errors.Is(err, os.ErrNotExist) {
-		t.Error("the directory of the killed run stays")
+		t.Error("the directory of the killed run must be removed")
 	}
 	for _, name := range []string{"alive", "foreign"} {
 		if _, err := os.Stat(filepath.Join(in, workPrefix+name, "engine")); err != nil {
 			t.Error(err)
 		}
 	}
-	// A directory that cannot be removed stays for the next run.
+	// A directory that cannot be removed stays, so that the next run tries again.
 	again := filepath.Join(in, workPrefix+"again")
 	if err := os.MkdirAll(filepath.Join(again, "engine", "conformance-8-1"), 0o700); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestARunRemovesTheFilesOfAKilledOne(t *testing.T) {
 	}
 	_ = lock.Close()
 	if err := sweep(t.Context(), in, "/bin/false"); err == nil {
-		t.Error("a failed removal is not an error")
+		t.Error("a failed removal must be an error")
 	}
 	if _, err := os.Stat(again); err != nil {
 		t.Error(err)

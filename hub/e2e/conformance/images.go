@@ -18,15 +18,15 @@ import (
 	"flotilla.dev/device/engine/enginetest/imagetest"
 )
 
-// A picture is an image for specs, with its content.
+// A picture is an image that specs use, with its content.
 type picture struct {
-	name   string   // last part of its repository
-	layers []string // see content.layer
+	name   string   // last part of the image's repository
+	layers []string // sources of the layers: see content.layer
 	config map[string]any
 }
 
-// pictures are all images of claimed specs. Busybox and its shell are Debian's; agnhost and
-// nonewprivs are built from the suite's sources; applets is a program of this repository.
+// pictures are all images of claimed specs. Busybox and its shell come from Debian, agnhost and
+// nonewprivs from the suite's sources, applets from this repository.
 var pictures = []picture{
 	{"busybox", []string{"base"}, map[string]any{"Cmd": []string{"sh"}}},
 	{"agnhost", []string{"base", "agnhost", "tools"},
@@ -141,7 +141,7 @@ func debian(ctx context.Context, pkg, program, dir, work string) (string, error)
 	if _, err := output(exec.CommandContext(ctx, "dpkg-deb", "-x", found[0], unpacked)); err != nil {
 		return "", err
 	}
-	for _, name := range []string{"bin/" + program, "usr/bin/" + program} { // before and since Debian's merged /usr
+	for _, name := range []string{"bin/" + program, "usr/bin/" + program} { // paths before and after Debian merged /usr
 		if b, err := os.ReadFile(filepath.Join(unpacked, name)); err == nil {
 			return kept, os.WriteFile(kept, b, 0o755)
 		}
@@ -149,11 +149,11 @@ func debian(ctx context.Context, pkg, program, dir, work string) (string, error)
 	return "", fmt.Errorf("%s has no %s", filepath.Base(found[0]), program)
 }
 
-// content is the source of a layer.
+// content has the sources of layers.
 type content struct {
 	suite            suite
 	sources, applets string
-	busybox, shell   string // Debian's busybox shell drops variables such as data-1, whose names are not valid in a shell
+	busybox, shell   string // shell keeps variables such as data-1, which busybox's shell drops
 }
 
 func (c content) layer(ctx context.Context, name string) ([]imagetest.Entry, error) {

@@ -1,10 +1,10 @@
-// Command conformance is `make conformance`: it runs Kubernetes' conformance suite, of the version
-// in testdata/suite/go.mod, against real hubs, and prints which claimed specs pass.
+// Command conformance is `make conformance`. It runs Kubernetes' conformance suite, in the version
+// of testdata/suite/go.mod, against real hubs, and prints which claimed specs pass.
 //
 // It builds the suite and its images from the module's sources, and starts hubs with simulated
-// devices and with agents on a container engine. unclaimed.txt has the specs that are not claimed,
-// with reasons; all others marked [Conformance] are claimed. It uses only the hub's programs and
-// API, like the suite.
+// devices and with agents on a container engine. unclaimed.txt lists specs that are not claimed,
+// with reasons; all other specs marked [Conformance] are claimed. Like the suite, it uses only the
+// hub's programs and API.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// options are the command line's.
+// options are the flags of the command line.
 type options struct {
 	cache, logs, bin, cidr string
 	focus                  string
@@ -35,7 +35,7 @@ func main() {
 		os.Exit(guard(os.Args[2:]))
 	}
 	var o options
-	cache, _ := os.UserCacheDir() // without one, -cache is needed
+	cache, _ := os.UserCacheDir() // without a cache directory -cache is needed
 	flag.StringVar(&o.cache, "cache", filepath.Join(cache, "flotilla", "conformance"), "directory of the built suite")
 	flag.StringVar(&o.logs, "logs", "", "directory for logs of the programs and the suite (default: last in the cache)")
 	flag.StringVar(&o.bin, "bin", "", "directory of flotilla-hub, -device and -simulate (default: build them)")
@@ -48,7 +48,7 @@ func main() {
 	flag.BoolVar(&o.keep, "keep", false, "keep the hubs and devices running after the specs, until Ctrl-C")
 	flag.BoolVar(&o.quick, "quick", false,
 		"run only quick specs without an engine (two minutes), if the suite is built")
-	flag.BoolVar(&o.list, "list", false, "list the specs with their lane, or the reason why not claimed")
+	flag.BoolVar(&o.list, "list", false, "list the specs, each with its lane or the reason why it is not claimed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills
@@ -58,8 +58,7 @@ func main() {
 	}
 }
 
-// conform runs the suite with options. Its error is the first failure, or the number of failed
-// specs.
+// conform runs the suite. Its error is the first failure, or the number of failed specs.
 func conform(ctx context.Context, o options) error {
 	focus, err := regexp.Compile(o.focus)
 	if err != nil {
@@ -112,7 +111,7 @@ func conform(ctx context.Context, o options) error {
 		return err
 	}
 	if err := sweep(ctx, os.TempDir(), r.device); err != nil {
-		fmt.Fprintln(os.Stderr, "conformance:", err) // the caller need not wait for it
+		fmt.Fprintln(os.Stderr, "conformance:", err) // remains of an old run do not stop this one
 	}
 	for _, sp := range all {
 		sp.chosen = sp.reason == "" && sp.on(o.engine) && (!o.quick || sp.quick()) &&

@@ -18,9 +18,9 @@ import (
 type run struct {
 	options
 	suite                  suite
-	work                   string // a directory that is removed at the end
-	hub, device, simulator string // programs
-	policy                 string // a file
+	work                   string // directory that is removed at the end
+	hub, device, simulator string // paths of the programs
+	policy                 string // path of the policy
 }
 
 // programs finds Flotilla's programs, or builds them as for a release.
@@ -55,8 +55,8 @@ func goBuild(ctx context.Context, to, pkg string) error {
 	return err
 }
 
-// environment is this process's without settings of the programs, and with a home for kubectl's
-// cache.
+// environment returns this process's environment without the programs' settings, and with a home
+// for kubectl's cache.
 func (r *run) environment() []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -67,7 +67,7 @@ func (r *run) environment() []string {
 	return append(env, "HOME="+r.work)
 }
 
-// all runs the chosen specs, every lane on its own fleet, concurrently.
+// all runs the chosen specs. Every lane has its own fleet, and lanes run concurrently.
 func (r *run) all(ctx context.Context, specs []*spec) error {
 	lanes := map[lane][]*spec{}
 	for _, s := range specs {
@@ -154,7 +154,7 @@ func (r *run) all(ctx context.Context, specs []*spec) error {
 	return err
 }
 
-// socket is the engine's socket.
+// socket returns the path of the engine's socket.
 func (r *run) socket() (string, error) {
 	known := map[string]string{"docker": "/var/run/docker.sock", "podman": "/run/podman/podman.sock"}
 	path, ok := known[r.engine]
@@ -172,7 +172,7 @@ func (r *run) socket() (string, error) {
 	return path, nil
 }
 
-// longest is the time limit of a lane. A run of several processes that is killed leaves no report.
+// longest is the time limit of a lane. A killed run of several processes leaves no report.
 const longest = 2 * time.Hour
 
 // lane runs the specs of a lane on its fleet, and records their results.
@@ -204,9 +204,9 @@ func (r *run) lane(ctx context.Context, f *fleet, l lane, specs []*spec, procs i
 	return nil
 }
 
-// emptied waits until the pods of earlier specs are gone. The suite does not wait, and terminating
-// pods still use the nodes' resources: the next pods would have to preempt each other, with any
-// scheduler.
+// emptied waits until the pods of earlier specs have gone, because the suite does not wait.
+// Terminating pods still use the nodes' resources, so new pods would have to preempt each other,
+// with any scheduler.
 func (f *fleet) emptied(ctx context.Context) error {
 	_, err := f.kubectl(ctx, "wait", "--for=delete", "namespaces", "--selector=e2e-framework", "--timeout=5m")
 	return err
@@ -235,7 +235,7 @@ func (r *run) suiteOf(ctx context.Context, f *fleet, called string, specs []*spe
 	}
 	cmd.Dir, cmd.Env = f.dir, r.environment()
 	cmd.Stdout, cmd.Stderr = log, log
-	ended := finish(cmd) // the exit code shows failed specs, like the report
+	ended := finish(cmd) // the report shows failed specs too
 	reports, err := read(filepath.Join(r.logs, file))
 	if err != nil {
 		return fmt.Errorf("%s: the suite left no report (%w, %w): see %s", called, ended, err, log.Name())

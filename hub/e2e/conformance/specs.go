@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// unclaimed are the specs that Flotilla does not claim: lines with the beginning of a name, a tab,
-// and the reason.
+// unclaimed are the specs that Flotilla does not claim to pass. Each line has the beginning of a
+// name, a tab, and the reason.
 //
 //go:embed unclaimed.txt
 var unclaimed string
 
-// engines are beginnings of names of specs that need real containers and are not marked
-// [NodeConformance], one per line. Those with a + need pods that communicate, which works on one
-// device only: two devices have no common network.
+// engines lists specs that need real containers but are not marked [NodeConformance]: one beginning
+// of a name per line. A line with + needs pods that communicate. They need the same device, because
+// two devices have no common network.
 //
 //go:embed engines.txt
 var engines string
@@ -26,36 +26,36 @@ var engines string
 type lane string
 
 const (
-	api          lane = "api"           // parallel, on simulated devices
-	workloads    lane = "workloads"     // serial, on other simulated devices
-	placement    lane = "placement"     // serial too: specs of scheduling
-	engine       lane = "engine"        // parallel, on agents with an engine
-	engineOne    lane = "engine-one"    // afterwards, parallel, on one of these agents
-	engineSerial lane = "engine-serial" // afterwards, serial, on the same agents
+	api          lane = "api"           // parallel specs on simulated devices
+	workloads    lane = "workloads"     // serial specs on other simulated devices
+	placement    lane = "placement"     // serial specs of scheduling
+	engine       lane = "engine"        // parallel specs on agents with an engine
+	engineOne    lane = "engine-one"    // later: parallel specs on one of these agents
+	engineSerial lane = "engine-serial" // later: serial specs on these agents
 	nowhere      lane = "unclaimed"
 )
 
 // A spec is one test of the suite.
 type spec struct {
 	name   string
-	reason string // why it is not claimed; "" if it is
+	reason string // why the spec is not claimed; "" if it is claimed
 	lane   lane
-	chosen bool // chosen by the command line
+	chosen bool // whether the command line chooses the spec
 
-	state string // ginkgo's state: passed, failed, timedout …; "" if it did not run
+	state string // ginkgo's state: passed, failed, timedout …; "" if the spec did not run
 	why   string // message of a failure
 	took  time.Duration
 }
 
-// sig is the special interest group of the spec.
+// sig returns the spec's special interest group.
 func (s *spec) sig() string {
 	_, rest, _ := strings.Cut(s.name, "[sig-")
 	sig, _, _ := strings.Cut(rest, "]")
 	return sig
 }
 
-// judge assigns each spec its reason or its lane. A line without a spec, or two lines for one, are
-// errors.
+// judge assigns a reason or a lane to each spec. Lines without a spec, and specs with two lines,
+// are errors.
 func judge(all []*spec, unclaimed, engines string) error {
 	var wrong []error
 	for _, line := range lines(unclaimed) {
@@ -99,7 +99,7 @@ func judge(all []*spec, unclaimed, engines string) error {
 	return errors.Join(wrong...)
 }
 
-// track returns the lane. The suite marks the specs that must run alone.
+// track returns the spec's lane. The suite marks specs that must run alone.
 func (s *spec) track(looks bool) lane {
 	looks = looks || strings.Contains(s.name, "[NodeConformance]")
 	alone := strings.Contains(s.name, "[Serial]") || strings.Contains(s.name, "[Disruptive]")
@@ -118,20 +118,20 @@ func (s *spec) track(looks bool) lane {
 	return api
 }
 
-// slow are the specs of the lane api that take more than five seconds; -quick leaves them out.
+// slow matches specs of the lane api that take more than five seconds. -quick leaves them out.
 var slow = regexp.MustCompile(
 	`issue 500 podspec updates|capture the life of|with terminating scopes|chunks of results|Watchers should observe|support rollover|pods created by rc|have those defaults applied|dependency circle|promptly calculated`)
 
 // quick reports whether a spec is fast enough for every change.
 func (s *spec) quick() bool { return s.lane == api && !slow.MatchString(s.name) }
 
-// on reports whether a spec runs with an engine. With Podman only those that need containers run;
-// the others need no engine.
+// on reports whether a spec runs with an engine. With Podman only specs that need containers run,
+// because the others do not use the engine.
 func (s *spec) on(o string) bool {
 	return o == "docker" || strings.HasPrefix(string(s.lane), string(engine))
 }
 
-// lines returns the lines that are not empty or comments.
+// lines returns the lines of a text without empty lines and comments.
 func lines(text string) []string {
 	var out []string
 	for line := range strings.Lines(text) {

@@ -20,7 +20,7 @@ import (
 // module is the directory of the suite's module.
 const module = "hub/e2e/conformance/testdata/suite"
 
-// A suite is the directory of programs built from Kubernetes.
+// A suite is the directory of the programs that are built from Kubernetes' sources.
 type suite struct{ dir, source string }
 
 // A product is a program of the suite's module.
@@ -31,7 +31,7 @@ type product struct {
 	env  []string
 }
 
-// products run on this machine, contents in containers.
+// products run on this machine; contents run in containers.
 var products = []product{
 	{name: "kubectl", what: "kubectl", args: []string{"build", "k8s.io/kubernetes/cmd/kubectl"}},
 	{name: "ginkgo", what: "the suite's runner", args: []string{"build", "github.com/onsi/ginkgo/v2/ginkgo"}},
@@ -68,7 +68,7 @@ func place(cache string) (suite, error) {
 	return suite{filepath.Join(cache, hex.EncodeToString(sum.Sum(nil))[:12]), source}, nil
 }
 
-// built reports whether all of some products exist.
+// built reports whether all of these products exist.
 func (s suite) built(of []product) bool {
 	return !slices.ContainsFunc(of, func(p product) bool {
 		_, err := os.Stat(s.program(p.name))
@@ -76,7 +76,7 @@ func (s suite) built(of []product) bool {
 	})
 }
 
-// build builds missing products. Of concurrent runs one builds, and the others wait.
+// build builds missing products. Of several concurrent runs one builds while the others wait.
 func (s suite) build(ctx context.Context, these []product) error {
 	if s.built(these) {
 		return nil
@@ -88,7 +88,7 @@ func (s suite) build(ctx context.Context, these []product) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // releases the lock
+	defer lock.Close() // releases the lock on the directory
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return fmt.Errorf("wait for another build in %s: %w", s.dir, err)
 	}
@@ -106,7 +106,7 @@ func (s suite) make(ctx context.Context, p product) error {
 		return err
 	}
 	fmt.Printf("building %s\n", p.what)
-	// The linker sets the programs' version.
+	// The linker writes the version into the programs.
 	version, err := s.version(ctx)
 	if err != nil {
 		return err
@@ -124,13 +124,13 @@ func (s suite) make(ctx context.Context, p product) error {
 	return os.Rename(path+".new", path)
 }
 
-// version is the release of Kubernetes of the suite.
+// version returns the suite's release of Kubernetes.
 func (s suite) version(ctx context.Context) (string, error) {
 	out, err := s.tool(ctx, nil, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
 	return strings.TrimSpace(string(out)), err
 }
 
-// sources is the directory of the suite's sources.
+// sources returns the directory of the suite's sources.
 func (s suite) sources(ctx context.Context) (string, error) {
 	out, err := s.tool(ctx, nil, "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
 	return strings.TrimSpace(string(out)), err
@@ -144,11 +144,11 @@ func (s suite) tool(ctx context.Context, env []string, args ...string) ([]byte, 
 	return output(cmd)
 }
 
-// output runs a command. Its error includes the output.
+// output runs a command. The error includes the command's output.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // if this process is killed
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // the command ends if this process is killed
 	if err := cmd.Run(); err != nil {
 		text := strings.TrimSpace(said.String() + out.String())
 		return nil, fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, text[max(0, len(text)-1000):])

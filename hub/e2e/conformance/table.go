@@ -15,7 +15,7 @@ type table struct {
 	failed []*spec
 }
 
-// A row is a special interest group of Kubernetes, or the sum.
+// A row has the results of one of Kubernetes' special interest groups, or their sum.
 type row struct {
 	sig                            string
 	total, claimed, chosen, passed int
@@ -34,7 +34,7 @@ func (r *row) add(s *spec) {
 	}
 }
 
-// tally counts the results by group, sorted by name, with the sum last.
+// tally counts the results by group. The groups are sorted by name; the sum is last.
 func tally(all []*spec) table {
 	var t table
 	sum := row{sig: "all"}
@@ -55,10 +55,10 @@ func tally(all []*spec) table {
 	return t
 }
 
-// chosen is the number of chosen specs.
+// chosen returns the number of chosen specs.
 func (t table) chosen() int { return t.rows[len(t.rows)-1].chosen }
 
-// text is the table in Markdown, with a line for each failure.
+// text returns the table in Markdown, with a line for each failure.
 func (t table) text() string {
 	var b strings.Builder
 	b.WriteString("| SIG | conformance specs | claimed | passed |\n|---|--:|--:|--:|\n")
@@ -80,7 +80,7 @@ func (t table) text() string {
 	return b.String()
 }
 
-// short is the beginning of a message, on one line.
+// short returns the beginning of a message on one line.
 func short(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if r := []rune(text); len(r) > 200 {
@@ -89,7 +89,7 @@ func short(text string) string {
 	return text
 }
 
-// manual is the page with the table of each engine.
+// manual is the page with each engine's table.
 const manual = "hub/e2e/conformance/README.md"
 
 // rewrite writes an engine's table and the unclaimed specs into the page.
@@ -115,8 +115,8 @@ func rewrite(engine, text string) error {
 	return err
 }
 
-// tellers returns other files below root with an outdated number of passed specs (Docker), and
-// their new text.
+// tellers returns the other files below root that have an outdated number of specs passed with
+// Docker, each with its new text.
 func tellers(root, doc string) (behind map[string]string, err error) {
 	_, row, _ := strings.Cut(doc, "\n| all |")
 	var total, claimed, passed int
@@ -146,7 +146,7 @@ func tellers(root, doc string) (behind map[string]string, err error) {
 	return behind, nil
 }
 
-// replace replaces the text between the two markers of a name.
+// replace replaces the text between the two markers with this name.
 func replace(doc, name, text string) (string, error) {
 	return replaceIn(manual, doc, name, "\n"+text+"\n")
 }
@@ -161,7 +161,7 @@ func replaceIn(file, doc, name, text string) (string, error) {
 	return head + begin + text + end + tail, nil
 }
 
-// reasons lists the reasons of unclaimed specs, in the order of the file.
+// reasons lists the reasons of unclaimed specs in the order of the file.
 func reasons(unclaimed string) string {
 	var order []string
 	names := map[string][]string{}

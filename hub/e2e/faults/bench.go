@@ -17,21 +17,21 @@ import (
 	"time"
 )
 
-// A bench runs rows: it has the built tests and programs, and the logs.
+// A bench runs rows. It has the built tests and programs, and the logs.
 type bench struct {
 	work, logs string
-	ours       bool              // the bench created the logs' directory
-	known      map[test]*outcome // a test may belong to several rows, and runs once
+	ours       bool              // whether the bench has created the logs' directory
+	known      map[test]*outcome // by test, since a test of several rows runs once
 }
 
 // An outcome is the result of one test.
 type outcome struct {
-	state string   // pass, fail, skip; "": it did not run
-	seen  []string // figures that it printed
-	why   string   // why it was skipped, or the beginning of its failure
+	state string   // pass, fail or skip; "" if the test did not run
+	seen  []string // figures that the test printed
+	why   string   // reason of a skip, or the beginning of a failure
 }
 
-// newBench builds what the rows need.
+// newBench builds the tests and programs that the rows need.
 func newBench(ctx context.Context, logs string, rows []row) (*bench, error) {
 	work, err := os.MkdirTemp("", "flotilla-faults-")
 	if err != nil {
@@ -75,12 +75,12 @@ func (b *bench) build(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// binary is the path of a package's test program.
+// binary returns the path of a package's test program.
 func (b *bench) binary(pkg string) string {
 	return filepath.Join(b.work, strings.ReplaceAll(pkg, "/", "-")+".test")
 }
 
-// close removes the programs, and the logs unless a test failed.
+// close removes the programs. It removes the logs unless a test failed.
 func (b *bench) close(keep bool) error {
 	err := os.RemoveAll(b.work)
 	if b.ours && !keep {
@@ -108,18 +108,18 @@ func (b *bench) run(ctx context.Context, rows []row) {
 	}
 	for _, pkg := range pkgs {
 		if err := b.runPackage(ctx, pkg, names[pkg]); err != nil {
-			fmt.Fprintln(os.Stderr, "faults:", err) // the outcomes show failures
+			fmt.Fprintln(os.Stderr, "faults:", err) // the outcomes show the failures too
 		}
 	}
 }
 
-// runPackage runs tests of one package.
+// runPackage runs these tests of one package.
 func (b *bench) runPackage(ctx context.Context, pkg string, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", b.binary(pkg), "-test.v=test2json", "-test.run",
 		"^("+strings.Join(names, "|")+")$",
-		"-test.parallel", "4", "-test.timeout", longest.String()) // long tests mostly wait
+		"-test.parallel", "4", "-test.timeout", longest.String()) // long tests wait most of the time
 	cmd.Dir = pkg
 	cmd.Env = append(os.Environ(), "FAULTS=1", "FLOTILLA_LONG=1", "E2E_PROGRAMS="+b.work)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -163,7 +163,7 @@ type event struct {
 	Elapsed                          float64 // seconds
 }
 
-// read parses the output of test2json: it reports each outcome at once, and writes the text to the
+// read parses the output of test2json. It reports each outcome at once, and writes the text to the
 // log.
 func read(lines io.Reader, of func(name string) *outcome, log io.Writer,
 	ended func(name, state string, took time.Duration)) error {
@@ -176,8 +176,8 @@ func read(lines io.Reader, of func(name string) *outcome, log io.Writer,
 			_, _ = log.Write(append(sc.Bytes(), '\n')) // output of the test itself
 			continue
 		}
-		_, _ = io.WriteString(log, e.Output)   // not needed for the rows
-		name, _, _ := strings.Cut(e.Test, "/") // figures of subtests belong to their test
+		_, _ = io.WriteString(log, e.Output)   // the rows do not need this output
+		name, _, _ := strings.Cut(e.Test, "/") // a subtest's figures belong to its test
 		o := of(name)
 		if o == nil {
 			continue
@@ -192,7 +192,7 @@ func read(lines io.Reader, of func(name string) *outcome, log io.Writer,
 			}
 			failing[name].WriteString(e.Output)
 		case e.Action == "skip" && e.Test != name:
-			o.why = short(failing[name]) // a subtest
+			o.why = short(failing[name]) // the failure of a subtest
 		case e.Test == name && slices.Contains([]string{"pass", "fail", "skip"}, e.Action):
 			if o.state = e.Action; e.Action == "pass" && o.why != "" {
 				o.state = "part"
@@ -205,7 +205,7 @@ func read(lines io.Reader, of func(name string) *outcome, log io.Writer,
 	return sc.Err()
 }
 
-// short is the end of a test's output, on one line.
+// short returns the end of a test's output on one line.
 func short(printed *bytes.Buffer) string {
 	if printed == nil {
 		return "no output"

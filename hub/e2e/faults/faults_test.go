@@ -35,8 +35,8 @@ func testsOf(t *testing.T, pkg string) map[string]bool {
 	return names
 }
 
-// Each test in the rows exists: go test does not report an unknown name.
-func TestEveryRowHasTestsThatAreThere(t *testing.T) {
+// Each test in the rows exists. go test does not report an unknown name.
+func TestEveryTestOfARowExists(t *testing.T) {
 	pkgs := map[string]map[string]bool{}
 	number := 0
 	for _, r := range rows {
@@ -44,17 +44,17 @@ func TestEveryRowHasTestsThatAreThere(t *testing.T) {
 			number++
 		}
 		if strings.TrimRight(r.id, "bcd") != fmt.Sprintf("F%d", number) {
-			t.Errorf("after row %d comes %s", number, r.id)
+			t.Errorf("row %d is followed by %s", number, r.id)
 		}
 		if len(r.tests) == 0 && r.gap == "" {
-			t.Errorf("%s has no tests, and does not say why", r.id)
+			t.Errorf("%s has neither tests nor a reason", r.id)
 		}
 		for _, at := range r.tests {
 			if pkgs[at.pkg] == nil {
 				pkgs[at.pkg] = testsOf(t, at.pkg)
 			}
 			if !pkgs[at.pkg][at.name] {
-				t.Errorf("%s: %s is not there", r.id, at)
+				t.Errorf("%s: test %s not found", r.id, at)
 			}
 		}
 	}
@@ -63,7 +63,7 @@ func TestEveryRowHasTestsThatAreThere(t *testing.T) {
 	}
 }
 
-// Each test that runs only with make faults is in a row.
+// Each test that runs only under make faults is in a row.
 func TestEveryLongTestIsInARow(t *testing.T) {
 	files, err := filepath.Glob("../*_test.go")
 	if err != nil {
@@ -92,7 +92,7 @@ func TestEveryLongTestIsInARow(t *testing.T) {
 					}
 				}
 				if !listed {
-					t.Errorf("%s runs in no row", fn.Name.Name)
+					t.Errorf("%s is not in a row", fn.Name.Name)
 				}
 			}
 		}
@@ -157,7 +157,7 @@ not JSON
 	}
 	for n, want := range []string{none, yes, no, no, no, no} {
 		if got := (result{outcomes: r.outcomes[:n]}).held(); got != want {
-			t.Errorf("of %d tests it held %q, want %q", n, got, want)
+			t.Errorf("verdict on %d tests: %q, want %q", n, got, want)
 		}
 	}
 	for _, c := range []struct {
@@ -170,7 +170,7 @@ not JSON
 			r.outcomes = append(r.outcomes, known[name])
 		}
 		if got := r.held(); got != c.held {
-			t.Errorf("with %v it held %q, want %q", c.tests, got, c.held)
+			t.Errorf("verdict on %v: %q, want %q", c.tests, got, c.held)
 		}
 	}
 }

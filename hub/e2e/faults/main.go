@@ -1,9 +1,9 @@
-// Command faults is `make faults`. It runs the tests of faults in the field and prints a table: the
-// fault, the criterion, the figures, and whether it held.
+// Command faults is `make faults`. It runs the tests of faults in the field, and prints a table
+// with each fault, its criterion, the figures and the verdict.
 //
-// The rows name tests of other packages. Most of them run in `make test` as well; the long ones of
-// hub/e2e run only here. It builds the tests of each package and both programs once. A test reports
-// figures with t.Attr("seen", …).
+// The rows name tests of other packages. Most of them run in `make test` too; the long tests of
+// hub/e2e run only here. The command builds the tests of each package, and both programs, once. A
+// test reports figures with t.Attr("seen", …).
 package main
 
 import (
@@ -18,15 +18,15 @@ import (
 	"time"
 )
 
-// longest is the time limit of a package's tests: those of hub/e2e take a quarter of an hour, or
-// three quarters on a busy machine and with empty caches.
+// longest is the time limit of a package's tests. Those of hub/e2e take a quarter of an hour, or
+// three quarters on a busy machine with empty caches.
 const longest = time.Hour
 
 func main() {
 	only := flag.String("run", "", "only rows whose id matches this expression, as in '^F1$'")
-	list := flag.Bool("list", false, "list the rows and the tests that hold them, and end")
+	list := flag.Bool("list", false, "list the rows and their tests, and exit")
 	logs := flag.String("logs", "",
-		"directory for what the tests say (default: a temporary one, kept where something failed)")
+		"directory for the tests' logs (default: a temporary one, kept after a failure)")
 	update := flag.Bool("update", false, "write the rows into "+readme+", and end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -84,7 +84,7 @@ func faults(ctx context.Context, only, logs string, list, update bool) error {
 	text := table(results)
 	fmt.Printf("\n%s\n%d rows in %s\n", text, len(results), time.Since(began).Round(time.Second))
 	if failed > 0 {
-		err = fmt.Errorf("%d of %d rows did not hold; what the tests printed is in %s", failed, len(results), b.logs)
+		err = fmt.Errorf("%d of %d rows did not hold; the tests' logs are in %s", failed, len(results), b.logs)
 	}
 	return errors.Join(err, b.close(failed > 0))
 }

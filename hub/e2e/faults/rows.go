@@ -1,6 +1,6 @@
 package main
 
-// A row is a fault, the criterion during and after it, and the tests of it.
+// A row is a fault, the criterion during and after the fault, and the tests of it.
 type row struct {
 	id, fault, criterion string
 	tests                []test
@@ -8,12 +8,12 @@ type row struct {
 	gap string
 }
 
-// A test is a test of a package.
+// A test is one test of a package.
 type test struct{ pkg, name string }
 
 func (t test) String() string { return t.pkg + " " + t.name }
 
-// of returns tests of one package.
+// of returns these tests of one package.
 func of(pkg string, names ...string) []test {
 	out := make([]test, len(names))
 	for i, name := range names {

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// The verdicts on a row.
+// Verdicts on a row.
 const (
 	yes  = "yes"
 	part = "in part" // a test was skipped; the table has the reason
 	no   = "NO"
-	none = "–" // no test of it ran here
+	none = "–" // none of its tests ran here
 )
 
 // A result is the verdict on a row, with the outcomes of its tests in order.
@@ -20,7 +20,7 @@ type result struct {
 	outcomes []*outcome
 }
 
-// result returns the verdict on a row after its tests.
+// result returns the verdict on a row whose tests have run.
 func (b *bench) result(r row) result {
 	res := result{row: r}
 	for _, t := range r.tests {
@@ -48,7 +48,7 @@ func (r result) held() string {
 	return held
 }
 
-// seen has the figures of the tests, the skipped and failed ones, and the gap.
+// seen returns the tests' figures, the skipped and failed tests, and the row's gap.
 func (r result) seen() string {
 	var out []string
 	passed := 0
@@ -70,7 +70,7 @@ func (r result) seen() string {
 	return strings.Join(out, "; ")
 }
 
-// table is the output of make faults.
+// table returns the output of make faults.
 func table(results []result) string {
 	var b strings.Builder
 	b.WriteString("| Row | Fault | What has to hold | Seen | Held |\n|---|---|---|---|---|\n")
@@ -80,12 +80,12 @@ func table(results []result) string {
 	return b.String()
 }
 
-// readme has a table of the rows; the path begins at the repository's root.
+// readme has the table of the rows; the path is relative to the repository's root.
 const readme = "hub/e2e/faults/README.md"
 
 const begin, end = "<!-- faults: begin -->\n", "<!-- faults: end -->"
 
-// contents is the table of the rows in the README.
+// contents returns the README's table of the rows.
 func contents() string {
 	var b strings.Builder
 	b.WriteString("| Row | Fault | What has to hold |\n|---|---|---|\n")
@@ -99,7 +99,7 @@ func contents() string {
 	return b.String()
 }
 
-// renewed returns a page with the current rows.
+// renewed returns a page with the current table.
 func renewed(page string) (string, error) {
 	head, rest, ok := strings.Cut(page, begin)
 	_, tail, closed := strings.Cut(rest, end)
@@ -109,7 +109,7 @@ func renewed(page string) (string, error) {
 	return head + begin + "\n" + contents() + "\n" + end + tail, nil
 }
 
-// rewrite brings the README up to date.
+// rewrite updates the table in the README.
 func rewrite() error {
 	page, err := os.ReadFile(readme)
 	if err != nil {

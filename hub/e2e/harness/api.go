@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// As is a client with its own certificate.
+// As returns a client with a certificate of this role and user.
 func (a *Hub) As(ctx context.Context, role, user string) (*http.Client, error) {
 	text, err := a.Command(ctx, "", "kubeconfig", "--role", role, "--user", user)
 	if err != nil {
@@ -51,7 +51,7 @@ func (a *Hub) As(ctx context.Context, role, user string) (*http.Client, error) {
 	return a.Client(pair), nil
 }
 
-// Client is an HTTPS client that trusts the hub and has these certificates.
+// Client returns an HTTPS client that trusts the hub and uses these certificates.
 func (a *Hub) Client(pairs ...tls.Certificate) *http.Client {
 	return &http.Client{
 		Timeout:       30 * time.Second,
@@ -63,7 +63,7 @@ func (a *Hub) Client(pairs ...tls.Certificate) *http.Client {
 
 func (a *Hub) URL(path string) string { return "https://" + a.HTTPS + path }
 
-// Answers is nil once the hub is ready, within a time limit.
+// Answers waits until the hub is ready. It returns an error after the time limit.
 func (a *Hub) Answers(ctx context.Context, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -93,7 +93,7 @@ func (a *Hub) Call(ctx context.Context, c *http.Client, method, path, kind,
 	return resp.StatusCode, string(text), err
 }
 
-// Get is Call as the administrator; it must succeed.
+// Get is Call as the administrator. The request must succeed.
 func (a *Hub) Get(ctx context.Context, path string) (string, error) {
 	code, body, err := a.Call(ctx, a.Admin, http.MethodGet, path, "", "")
 	if err == nil && code != http.StatusOK {
@@ -102,7 +102,7 @@ func (a *Hub) Get(ctx context.Context, path string) (string, error) {
 	return body, err
 }
 
-// Create creates an object as the administrator; it must succeed.
+// Create creates an object as the administrator. The request must succeed.
 func (a *Hub) Create(ctx context.Context, path, body string) error {
 	code, answer, err := a.Call(ctx, a.Admin, http.MethodPost, path, "application/json", body)
 	if err == nil && code/100 != 2 {
@@ -136,7 +136,7 @@ func (a *Hub) User(ctx context.Context, name, role string) error {
 	return err
 }
 
-// Login returns the status of a login, and the session cookie.
+// Login logs in, and returns the response's status and the session cookie.
 func (a *Hub) Login(ctx context.Context, c *http.Client, name, password string) (int, *http.Cookie, error) {
 	form := url.Values{"name": {name}, "password": {password}}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.URL("/login"), strings.NewReader(form.Encode()))

@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Device has joined the hub; an attacker may have it.
+// A Device is a device that has joined the hub. An attacker may use it.
 type Device struct {
 	Hub     *Hub
 	ID      join.Identity
@@ -40,7 +40,7 @@ func (a *Hub) Token(ctx context.Context, args ...string) (string, error) {
 	return words[len(words)-1], nil
 }
 
-// Join joins a device: token, key, certificate.
+// Join joins a device: it uses a token, creates a key and receives a certificate.
 func (a *Hub) Join(ctx context.Context, token, node, machine string) (*Device, error) {
 	id, err := join.Join(ctx, join.Options{URL: "https://" + a.HTTPS, Token: token, Node: node, MachineID: machine,
 		AgentVersion: "0", Log: slog.New(slog.DiscardHandler)})
@@ -59,11 +59,11 @@ func (a *Hub) NewDevice(ctx context.Context, node, machine string) (*Device, err
 	return a.Join(ctx, token, node, machine)
 }
 
-// A Link is an MQTT connection that encodes packets itself, since a client library would refuse an
-// attack.
+// A Link is an MQTT connection that encodes packets itself, because a client library refuses to
+// send attacks.
 type Link struct {
 	net.Conn
-	mu      sync.Mutex // guards writes
+	mu      sync.Mutex // guards writes to the connection
 	Prefix  string
 	Packets chan mqttPacket // received packets, except acknowledgements
 	acked   chan struct{}
@@ -78,7 +78,7 @@ type mqttPacket struct {
 
 var errRefused = errors.New("refused")
 
-// Connect opens a link with a client id. The error has the return code of a refusal.
+// Connect opens a link with a client ID. The error of a refusal has the return code.
 func (d *Device) Connect(ctx context.Context, clientID string) (*Link, error) {
 	cfg, err := d.ID.TLS(time.Now())
 	if err != nil {
@@ -94,7 +94,7 @@ func (d *Device) Connect(ctx context.Context, clientID string) (*Link, error) {
 
 func (d *Device) ClientID() string { return d.ID.Node + ":" + d.Machine }
 
-// Plain opens a link through the development listener, which needs only a name.
+// Plain opens a link through the development listener, which needs only the node's name.
 func (a *Hub) Plain(node, clientID string) (*Link, error) {
 	conn, err := net.DialTimeout("tcp", a.Dev, 5*time.Second)
 	if err != nil {
@@ -184,12 +184,12 @@ func (l *Link) Send(b []byte) error {
 	return err
 }
 
-// Publish sends on one of the node's channels with QoS 1, and does not wait.
+// Publish sends on one of the node's channels at QoS 1. It does not wait for the acknowledgement.
 func (l *Link) Publish(channel string, payload []byte) error {
 	return l.Send(Packet(0x32, append(append(Text(nil, l.Prefix+channel), 0, 1), payload...)))
 }
 
-// PublishAcked is Publish, and waits for the acknowledgement.
+// PublishAcked is Publish that waits for the acknowledgement.
 func (l *Link) PublishAcked(ctx context.Context, channel string, payload []byte) error {
 	if err := l.Publish(channel, payload); err != nil {
 		return err
@@ -198,7 +198,7 @@ func (l *Link) PublishAcked(ctx context.Context, channel string, payload []byte)
 	case <-l.acked:
 		return nil
 	case <-l.over:
-		return errors.New("the hub closed the link")
+		return errors.New("the hub closed the connection")
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -208,7 +208,8 @@ func (l *Link) Subscribe(topic string) error {
 	return l.Send(Packet(0x82, append(Text([]byte{0, 1}, topic), 0)))
 }
 
-// Ping waits for the response, so that the hub has handled all former packets.
+// Ping sends a ping and waits for the response. The hub has then handled all packets before the
+// ping.
 func (l *Link) Ping(within time.Duration) error {
 	if err := l.Send([]byte{0xc0, 0}); err != nil {
 		return err
@@ -217,13 +218,13 @@ func (l *Link) Ping(within time.Duration) error {
 	case <-l.pong:
 		return nil
 	case <-l.over:
-		return errors.New("the hub closed the link")
+		return errors.New("the hub closed the connection")
 	case <-time.After(within):
-		return fmt.Errorf("no answer to a ping within %s", within)
+		return fmt.Errorf("no response to a ping within %s", within)
 	}
 }
 
-// Chatter answers every request with the same text repeatedly.
+// Chatter answers every request with the same text, repeated.
 func (l *Link) Chatter(text string, chunks int) {
 	for {
 		var p mqttPacket
@@ -244,7 +245,7 @@ func (l *Link) Chatter(text string, chunks int) {
 				if l.Publish("reply/"+id, reply) != nil {
 					return
 				}
-				time.Sleep(10 * time.Millisecond) // at the rate of a real link
+				time.Sleep(10 * time.Millisecond) // the rate of a real link
 			}
 		}()
 	}
@@ -259,15 +260,14 @@ func (l *Link) Open() bool {
 	}
 }
 
-// address is unlikely to be in use at the site. The hub reports a wrong address as an event, which
-// would cost more than the status itself.
+// address returns an address that other machines at the site are unlikely to use. Otherwise the hub
+// would report it in events, which cost more than the status itself.
 func (d *Device) address() string {
 	h := sha256.Sum256([]byte(d.ID.Node))
 	return netip.AddrFrom4([4]byte{10, h[0], h[1], h[2]}).String()
 }
 
-// Good is a valid status. fields replaces or adds fields; those of the inner status are under
-// "status".
+// Good returns a valid status. fields replaces or adds fields; inner does so below "status".
 func (d *Device) Good(inner map[string]any, fields map[string]any) []byte {
 	d.Seq++
 	status := map[string]any{
@@ -288,7 +288,7 @@ func (d *Device) Good(inner map[string]any, fields map[string]any) []byte {
 	}
 	payload, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // a mistake in the attack
+		panic(err) // a mistake in the attack's code
 	}
 	return payload
 }
@@ -298,7 +298,7 @@ func (d *Device) Renewal() []byte {
 	return wire.AppendLease(nil, wire.Lease{Boot: d.Boot, Seq: d.Lease, Status: d.Seq, Desired: 1 << 40, Time: time.Now()})
 }
 
-// Online connects, reports a status and renews the lease once.
+// Online connects, reports a status, and renews the lease once.
 func (d *Device) Online(ctx context.Context) (*Link, error) {
 	l, err := d.Connect(ctx, d.ClientID())
 	if err != nil {

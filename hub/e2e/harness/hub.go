@@ -1,5 +1,5 @@
-// Package harness starts a fresh hub for the programs attack and load, and joins devices to it. It
-// uses only the hub's sockets and command line, like any client.
+// Package harness starts a new hub for the programs attack and load, and joins devices to it. Like
+// any client, it uses only the hub's sockets and command line.
 package harness
 
 import (
@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// A Hub is a fresh hub with its administrator's credentials.
+// A Hub is a new hub with its administrator's credentials.
 type Hub struct {
 	Program, Dir     string
 	HTTPS, MQTT, Dev string // addresses
@@ -31,13 +31,13 @@ type Hub struct {
 	Output           OutputBuffer
 	Cmd              *exec.Cmd
 	over             chan struct{}
-	Down             atomic.Bool   // from kill to the end of the next start
-	past             time.Duration // processor time of former processes
+	Down             atomic.Bool   // true from a kill until the next start has completed
+	past             time.Duration // processor time of the hub's earlier processes
 	Roots            *x509.CertPool
 	Admin            *http.Client
 }
 
-// An outputBuffer has the output of the hub.
+// An OutputBuffer stores the hub's output.
 type OutputBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -55,7 +55,7 @@ func (p *OutputBuffer) String() string {
 	return p.text.String()
 }
 
-// FreeAddresses fills in unused loopback addresses.
+// FreeAddresses fills in unused addresses on loopback.
 func FreeAddresses(to ...*string) (err error) {
 	for _, addr := range to {
 		if *addr, err = loopback.Address(); err != nil {
@@ -65,7 +65,7 @@ func FreeAddresses(to ...*string) (err error) {
 	return nil
 }
 
-// New starts a hub with a limit of open files (0: ours) and further arguments.
+// New starts a hub with further arguments. files limits its open files; 0 for this process's limit.
 func New(ctx context.Context, program, dir string, files int, more ...string) (*Hub, error) {
 	a := &Hub{Program: program, Dir: filepath.Join(dir, "hub"), files: files}
 	for tries := 0; ; tries++ {
@@ -80,7 +80,7 @@ func New(ctx context.Context, program, dir string, files int, more ...string) (*
 			return a, nil
 		}
 		a.Close()
-		if tries == 4 || !strings.Contains(err.Error(), "in use") { // another program took the port
+		if tries == 4 || !strings.Contains(err.Error(), "in use") { // another program has taken the port
 			return nil, err
 		}
 	}
@@ -118,7 +118,7 @@ func (a *Hub) Start(ctx context.Context) error {
 		}
 		select {
 		case <-a.over:
-			return fmt.Errorf("the hub has ended: %s", a.Output.String())
+			return fmt.Errorf("the hub has exited: %s", a.Output.String())
 		default:
 		}
 		if time.Now().After(end) {
@@ -140,7 +140,7 @@ func (a *Hub) Kill() {
 
 func (a *Hub) Close() { a.Kill() }
 
-// Command runs flotilla-hub with the hub's data directory, and a line of input.
+// Command runs flotilla-hub with the hub's data directory and a line of input.
 func (a *Hub) Command(ctx context.Context, input string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, a.Program, append(args, "--data-dir", a.Dir)...)
 	cmd.Stdin = strings.NewReader(input)
@@ -152,18 +152,18 @@ func (a *Hub) Command(ctx context.Context, input string, args ...string) (string
 	return strings.TrimSpace(out.String()), nil
 }
 
-// Peak is the largest resident memory of the hub since its start or NewPeak.
+// Peak returns the hub's largest resident memory since its start or the last NewPeak.
 func (a *Hub) Peak() int64 { return a.status("VmHWM:") }
 
-// NewPeak resets Peak, since a start has its own peak.
+// NewPeak resets Peak, for example after a start, whose peak is separate.
 func (a *Hub) NewPeak() error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", a.Cmd.Process.Pid), []byte("5"), 0)
 }
 
-// status is a figure of /proc about the hub, in bytes.
+// status returns a figure in bytes from the hub's status in /proc.
 func (a *Hub) status(what string) int64 { return StatusOf(a.Cmd.Process.Pid, what) }
 
-// StatusOf is a figure of /proc about a process, in bytes.
+// StatusOf returns a figure in bytes from a process's status in /proc.
 func StatusOf(pid int, what string) int64 {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(status)) {
@@ -175,10 +175,10 @@ func StatusOf(pid int, what string) int64 {
 	return 0
 }
 
-// CPU is the hub's processor time, user and system.
+// CPU returns the hub's processor time, user and system.
 func (a *Hub) CPU() time.Duration { return a.past + CPUOf(a.Cmd.Process.Pid) }
 
-// CPUOf is a process's processor time, user and system; 0 after its end.
+// CPUOf returns a process's processor time, user and system, or 0 after its end.
 func CPUOf(pid int) time.Duration {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -190,7 +190,7 @@ func CPUOf(pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// Wrote is the number of bytes that the hub has written to disk.
+// Wrote returns the number of bytes that the hub has written to disk.
 func (a *Hub) Wrote() int64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", a.Cmd.Process.Pid))
 	for line := range strings.Lines(string(text)) {
@@ -213,7 +213,7 @@ func (a *Hub) Panicked() string {
 	return ""
 }
 
-// Until repeats a check until it succeeds or its time is over.
+// Until repeats a check until it succeeds or the time limit is over.
 func Until(ctx context.Context, within time.Duration, what string, so func() (bool, error)) error {
 	var last error
 	for end := time.Now().Add(within); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
@@ -261,5 +261,5 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return hub, nil
 }
 
-// Resident is the hub's resident memory.
+// Resident returns the hub's resident memory.
 func (a *Hub) Resident() int64 { return a.status("VmRSS:") }

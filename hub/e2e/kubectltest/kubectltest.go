@@ -1,8 +1,8 @@
-// Package kubectltest gives tests the real kubectl in several versions, and a program with
+// Package kubectltest gives tests the real kubectl in several versions, and a program that uses
 // client-go.
 //
-// Each is built from its module below testdata once, into the user's cache directory. It does not
-// know the hub: the test's kubeconfig has the server.
+// Each is built once from its module below testdata, into the user's cache directory. The package
+// does not know the hub: the test's kubeconfig names the server.
 package kubectltest
 
 import (
@@ -22,8 +22,8 @@ import (
 	"time"
 )
 
-// Minors are the versions for tests, oldest first. The middle one is only for make test-long: it
-// builds for minutes, and behaves like one of the others.
+// Minors are the versions for tests, oldest first. make test-long adds one between them, whose
+// build takes minutes and which behaves like one of the others.
 var Minors = []string{"1.29", Newest}
 
 func init() {
@@ -32,14 +32,15 @@ func init() {
 	}
 }
 
-// Newest is the version for tests that need only one.
+// Newest is the version for tests that need only one version.
 const Newest = "1.37"
 
-// patience is the time limit of one command. Tests end a watch themselves.
+// patience is the time limit of one command. A test ends a watch itself.
 const patience = 4 * time.Minute
 
 // Build returns the path of kubectl of a minor version such as "1.37". The first build takes
-// minutes and needs the Go module proxy. If it fails, the test is skipped, or fails if CI is true.
+// minutes and needs the Go module proxy. If the build fails, the test is skipped; if CI is true,
+// the test fails.
 func Build(t testing.TB, minor string) string {
 	t.Helper()
 	return made(t, "kubectl "+minor, func() (string, error) {
@@ -52,7 +53,7 @@ func Build(t testing.TB, minor string) string {
 			flags += fmt.Sprintf(" -X %s.gitVersion=%s -X %s.gitMajor=1 -X %s.gitMinor=%s", pkg, release(source), pkg, pkg,
 				strings.TrimPrefix(minor, "1."))
 		}
-		// the user agent has the program's name, which must be kubectl
+		// The user agent has the program's name, which must be kubectl.
 		return build(module{source, "kubectl-" + minor, "kubectl", flags})
 	})
 }
@@ -73,7 +74,7 @@ func ClientGo(t testing.TB) string {
 func made(t testing.TB, what string, make func() (string, error)) string {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("not with the real kubectl: -short")
+		t.Skip("-short: needs the real kubectl")
 	}
 	path, err := make()
 	if err == nil {
@@ -110,12 +111,12 @@ func build(m module) (string, error) {
 	}
 	path := filepath.Join(dir, fmt.Sprintf("%s-%s", m.id, hex.EncodeToString(sum.Sum(nil))[:12]), m.program)
 
-	// of several test programs one builds, and the others wait
+	// One test program builds while others wait for the lock.
 	lock, err := os.OpenFile(filepath.Join(dir, m.id+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = lock.Close() }() // releases the lock
+	defer func() { _ = lock.Close() }() // releases the lock on the build
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", fmt.Errorf("wait for another build: %w", err)
 	}
@@ -135,18 +136,18 @@ func build(m module) (string, error) {
 	return path, nil
 }
 
-// release is the version of Kubernetes of a module: v1.37.2 for v0.37.2.
+// release returns the Kubernetes version of a module: v1.37.2 for v0.37.2.
 func release(source string) string {
 	b, err := os.ReadFile(filepath.Join(source, "go.mod"))
 	if err != nil {
-		return "v0.0.0" // it exists; kubectl works without the version
+		return "v0.0.0" // the module exists, and kubectl works without its version
 	}
 	_, rest, _ := strings.Cut(string(b), "k8s.io/kubectl v0.")
 	patch, _, _ := strings.Cut(rest, "\n")
 	return "v1." + strings.TrimSpace(patch)
 }
 
-// sourceOf finds a module below testdata, from any directory of the repository.
+// sourceOf finds a module below testdata from any directory of the repository.
 func sourceOf(names ...string) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -163,8 +164,8 @@ func sourceOf(names ...string) (string, error) {
 	}
 }
 
-// Run runs kubectl with a kubeconfig and returns its output and exit code. The test has its own
-// home and caches.
+// Run runs kubectl with a kubeconfig, and returns its output and exit code. Home and caches belong
+// to the test.
 func Run(t testing.TB, kubectl, kubeconfig string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	return RunInput(t, kubectl, kubeconfig, "", args...)
@@ -191,7 +192,7 @@ func RunInput(t testing.TB, kubectl, kubeconfig, stdin string, args ...string) (
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// Env is kubectl's environment, with a home of the test and without the user's configuration.
+// Env returns kubectl's environment: the test's home, without the user's configuration.
 func Env(t testing.TB, kubeconfig string) []string {
 	t.Helper()
 	return []string{
@@ -200,12 +201,13 @@ func Env(t testing.TB, kubeconfig string) []string {
 	}
 }
 
-// home returns a test's directory, equal for each run, so that kubectl finds its cached API.
+// home returns a test's home directory. It is the same in each run, so that kubectl finds its
+// cached API.
 func home(t testing.TB) string {
 	sum := sha256.Sum256([]byte(t.Name()))
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("kubectltest-%d-%x", os.Getpid(), sum[:6]))
 	if os.Mkdir(dir, 0o700) == nil {
-		t.Cleanup(func() { _ = os.RemoveAll(dir) }) // only a cache
+		t.Cleanup(func() { _ = os.RemoveAll(dir) }) // an old cache does not matter
 	}
 	return dir
 }

@@ -16,21 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Session is a running kubectl with which a test interacts.
+// A Session is a running kubectl that the test interacts with.
 type Session struct {
 	t    testing.TB
 	args []string
 	cmd  *exec.Cmd
 	in   io.WriteCloser // kubectl's input
-	tty  *os.File       // its terminal, or nil
+	tty  *os.File       // kubectl's terminal, or nil
 
 	mu    sync.Mutex
-	out   bytes.Buffer // output that no Await has returned
+	out   bytes.Buffer // output that Await has not returned yet
 	read  sync.WaitGroup
-	ended chan struct{} // closed at the end of the output
+	ended chan struct{} // closed when the output has ended
 }
 
-// Start runs kubectl without a terminal. Its output and errors are one text.
+// Start runs kubectl without a terminal, with output and errors as one text.
 func Start(t testing.TB, kubectl, kubeconfig string, args ...string) *Session {
 	t.Helper()
 	s := command(t, kubectl, kubeconfig, args)
@@ -55,7 +55,7 @@ func StartTerminal(t testing.TB, kubectl, kubeconfig string, args ...string) *Se
 	s.Resize(80, 24)
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = its, its, its
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	s.read.Go(func() { _, _ = io.Copy(s, ours) }) // fails when no process has it open
+	s.read.Go(func() { _, _ = io.Copy(s, ours) }) // the copy fails when every process has closed the terminal
 	s.start()
 	_ = its.Close()
 	t.Cleanup(func() { _ = ours.Close() })
@@ -75,7 +75,7 @@ func (s *Session) start() {
 		s.t.Fatal(err)
 	}
 	go func() {
-		_ = s.cmd.Wait() // the exit code shows failures
+		_ = s.cmd.Wait() // ProcessState has the exit code
 		s.read.Wait()
 		close(s.ended)
 	}()
@@ -89,19 +89,19 @@ func (s *Session) Write(b []byte) (int, error) {
 	return s.out.Write(b)
 }
 
-// Say writes to kubectl's input. On a terminal a line ends with "\r".
+// Say writes to kubectl's input. On a terminal a line must end with "\r".
 func (s *Session) Say(text string) {
 	s.t.Helper()
 	if _, err := io.WriteString(s.in, text); err != nil {
-		s.t.Fatalf("kubectl %s does not listen: %v", strings.Join(s.args, " "), err)
+		s.t.Fatalf("write to the input of kubectl %s: %v", strings.Join(s.args, " "), err)
 	}
 }
 
 // Shut closes kubectl's input.
 func (s *Session) Shut() { _ = s.in.Close() }
 
-// Await waits for a text in the output, and returns everything up to its end since the former
-// Await.
+// Await waits for a text in the output. It returns the output up to the end of that text, from
+// where the last Await ended.
 func (s *Session) Await(text string) string {
 	s.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -117,7 +117,7 @@ func (s *Session) Await(text string) string {
 		case i >= 0:
 			return printed
 		case over, time.Now().After(end):
-			s.t.Fatalf("the output of kubectl %s (ended: %t) has no %q:\n%s", strings.Join(s.args, " "), over, text, printed)
+			s.t.Fatalf("the output of kubectl %s (ended: %t) does not contain %q:\n%s", strings.Join(s.args, " "), over, text, printed)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func (s *Session) Kill() {
 	<-s.ended
 }
 
-// End waits for the end of kubectl, and returns its exit code and the rest of its output.
+// End waits until kubectl has ended, and returns the rest of its output and its exit code.
 func (s *Session) End() (rest string, code int) {
 	s.t.Helper()
 	select {
@@ -163,14 +163,15 @@ func (s *Session) End() (rest string, code int) {
 	return s.out.String(), s.cmd.ProcessState.ExitCode()
 }
 
-// OpenTerminal opens a pseudo-terminal: one side for the test, one for the program.
+// OpenTerminal opens a pseudo-terminal. The test uses one side as a person, the program uses the
+// other.
 func OpenTerminal() (person, program *os.File, err error) {
 	person, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, nil, err
 	}
 	n, err := control(person, func(fd int) (int, error) {
-		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil { // unlocked
+		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil { // unlocks the program's side
 			return 0, err
 		}
 		return unix.IoctlGetInt(fd, unix.TIOCGPTN)
@@ -193,7 +194,7 @@ func SetSize(terminal *os.File, columns, rows uint16) error {
 	return err
 }
 
-// control runs a system call on a file without making it blocking.
+// control runs a system call on a file, and keeps the file non-blocking.
 func control(f *os.File, call func(fd int) (int, error)) (n int, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -20,19 +20,19 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A mqttClient is one device of a process of devices.
+// A mqttClient is one device of a deviceProcess.
 type mqttClient struct {
 	harness.Device
-	tls    *tls.Config // over TLS
+	tls    *tls.Config // nil without TLS
 	conn   net.Conn
-	in     atomic.Bool   // registered
-	lost   chan struct{} // closed at the end of the connection
-	ponged chan struct{} // has a token while no ping is unanswered
+	in     atomic.Bool   // whether the device is registered
+	lost   chan struct{} // closed when the connection has ended
+	ponged chan struct{} // holds a token unless a ping waits for its response
 	mu     sync.Mutex
-	stored int64 // generation of its desired state
+	stored int64 // generation of the stored desired state
 }
 
-// fleetDevices is the main function of a process of devices. Its commands are the lines join,
+// fleetDevices is the main function of a deviceProcess. It reads commands, one per line: join,
 // connect, pace <seconds>, burst <seconds>, return, renew, half <seconds>.
 func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pings string) error {
 	devices := make([]*mqttClient, to-from)
@@ -74,7 +74,7 @@ func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pi
 						return false, err
 					}
 					s.tls.ServerName, _, _ = net.SplitHostPort(addr)
-					s.tls.InsecureSkipVerify = true // a real device has its own processor to verify the hub's chain
+					s.tls.InsecureSkipVerify = true // a real device verifies the hub's chain with its own processor
 					return true, nil
 				})
 			})
@@ -145,7 +145,7 @@ func (s *mqttClient) register(ctx context.Context, site int) error {
 			return fmt.Errorf("register %s: %w", s.ID.Node, err)
 		}
 	}
-	answers := make([]byte, 4+6+4) // CONNACK, SUBACK, PUBACK; the desired state comes later
+	answers := make([]byte, 4+6+4) // CONNACK, SUBACK and PUBACK; the desired state follows
 	r := bufio.NewReaderSize(conn, 64)
 	for at := 0; at < len(answers); {
 		head, err := r.Peek(2)
@@ -236,19 +236,19 @@ func (s *mqttClient) renew(pings string) error {
 	return nil
 }
 
-// wait renews the leases of registered devices while others register.
+// wait renews the leases of registered devices while other devices register.
 func wait(ctx context.Context, devices []*mqttClient) {
 	for harness.Pause(ctx, leaseEvery/2); ctx.Err() == nil; harness.Pause(ctx, leaseEvery/2) {
 		for _, s := range devices {
 			if s.in.Load() && ctx.Err() == nil {
-				_ = s.renew("") // a failure shows up when it is paced
+				_ = s.renew("") // pace reports a lost connection later
 			}
 		}
 	}
 }
 
-// pace lets each device renew its lease once per interval, evenly, with its ping at once, apart or
-// never.
+// pace lets each device renew its lease once per interval, spread evenly. A device pings with its
+// lease, half an interval apart, or never.
 func pace(devices []*mqttClient, during time.Duration, pings string) error {
 	began, step := time.Now(), leaseEvery/time.Duration(len(devices))
 	var wg sync.WaitGroup
@@ -262,7 +262,7 @@ func pace(devices []*mqttClient, during time.Duration, pings string) error {
 				}
 				time.Sleep(time.Until(at))
 				errs[w] = devices[i%len(devices)].renew(pings)
-				if other := (i + len(devices)/2) % len(devices); pings == "apart" && errs[w] == nil { // half an interval after its lease
+				if other := (i + len(devices)/2) % len(devices); pings == "apart" && errs[w] == nil { // this device sent its lease half an interval ago
 					_, errs[w] = devices[other].conn.Write([]byte{0xc0, 0})
 				}
 			}

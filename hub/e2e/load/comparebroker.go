@@ -17,16 +17,16 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Sizes of `make bench-broker`.
+// Sizes of the measurements of `make bench-broker`.
 const (
-	satNodes   = 2000 // devices at full speed: few enough that each stays below its node's limit
+	satNodes   = 2000 // devices at full speed, so few that each stays below its node's limit
 	satFor     = 10 * time.Second
 	leaseTopic = `flotilla_mqtt_messages_total{channel="lease"}`
 )
 
-// compareBroker is `make bench-broker`. It compares a lease at the hub with one at Mosquitto and a
-// consumer in Go, with equal devices at an equal pace; then their throughput at full speed; then
-// the work of a leader behind a broker for a million devices.
+// compareBroker is `make bench-broker`. First it compares the cost of a lease at the hub, and at
+// Mosquitto with a consumer in Go, with equal devices at an equal pace. Then it compares both at
+// full speed. Last it measures a leader behind a broker with a million devices.
 func compareBroker(ctx context.Context, hub string, nodes int, paced time.Duration, out io.Writer) error {
 	work, hub, err := prepare(ctx, "broker", hub)
 	if err != nil {
@@ -72,7 +72,7 @@ func compareBroker(ctx context.Context, hub string, nodes int, paced time.Durati
 	return behindBroker(ctx, work, out)
 }
 
-// lease is the cost of a paced lease at the hub.
+// lease measures the cost of a lease at the hub, at a constant pace.
 func lease(ctx context.Context, a *harness.Hub, nodes int, paced time.Duration) (time.Duration, error) {
 	processes, err := processesFor(nodes, "-fleet-devices", a.Dev)
 	defer endAll(processes)
@@ -97,8 +97,9 @@ func lease(ctx context.Context, a *harness.Hub, nodes int, paced time.Duration) 
 	return used / time.Duration(max(1, metric(text, leaseTopic)-received)), nil
 }
 
-// warm registers the processes, and waits until the work after that is done. Only some register at a
-// time: Mosquitto's backlog has a hundred connections, and the kernel resets more.
+// warm registers the processes' devices, and waits until the work after that is done. Only some
+// register at a time, because Mosquitto's backlog has a hundred connections and the kernel resets
+// others.
 func warm(processes []*deviceProcess) error {
 	for _, what := range []string{"join", fmt.Sprintf("connect %d", max(1, 64/max(1, len(processes)))),
 		fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))} {
@@ -142,7 +143,7 @@ type mosquitto struct {
 func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 	program, err := exec.LookPath("mosquitto")
 	if err != nil {
-		program = "/usr/sbin/mosquitto" // not in every PATH
+		program = "/usr/sbin/mosquitto" // not in every user's PATH
 	}
 	m := new(mosquitto)
 	if err := harness.FreeAddresses(&m.addr); err != nil {
@@ -153,7 +154,7 @@ func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 	text := fmt.Sprintf(
 		"listener %s 127.0.0.1\nallow_anonymous true\npersistence false\nlog_type none\nmax_queued_messages 0\n", port)
 	if os.Getuid() == 0 {
-		text += "user root\n" // its user could not read a directory of root
+		text += "user root\n" // Mosquitto's own user could not read a directory of root
 	}
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, err
@@ -185,7 +186,7 @@ func (m *mosquitto) end() {
 	_ = m.cmd.Wait()
 }
 
-// pacedBroker is the cost of a paced lease at Mosquitto and the consumer.
+// pacedBroker measures the cost of a lease at Mosquitto and its consumer, at a constant pace.
 func pacedBroker(ctx context.Context, dir string, nodes int, paced time.Duration) (each [2]time.Duration, err error) {
 	m, err := newMosquitto(ctx, dir)
 	if err != nil {
@@ -224,13 +225,13 @@ func pacedBroker(ctx context.Context, dir string, nodes int, paced time.Duration
 	return each, nil
 }
 
-// A throughput is what a broker delivers at full speed.
+// A throughput is the number of leases that a broker delivers at full speed, and their cost.
 type throughput struct {
 	rate float64 // leases per second
 	each time.Duration
 }
 
-// saturate lets devices send at full speed, and measures in the middle.
+// saturate lets devices send at full speed, and measures the middle of that time.
 func saturate(processes []*deviceProcess, received func() (int, error),
 	cpu func() time.Duration) (t throughput, err error) {
 	if err := warm(processes); err != nil {
@@ -290,19 +291,19 @@ func saturatedBroker(ctx context.Context, dir string) (t throughput, err error) 
 	return saturate(processes, k.count, m.cpu)
 }
 
-// Sizes of a leader's work behind a broker.
+// Sizes of the measurement of a leader behind a broker.
 const (
 	millionNodes = 1_000_000
-	publishers   = 2 // processes with sixteen connections each
+	publishers   = 2 // processes, each with sixteen connections
 	publishFor   = 10 * time.Second
 )
 
-// behindBroker measures the cost of a million devices' leases for a leader behind Mosquitto, with
-// one connection and with eight that share the subscription.
+// behindBroker measures what the leases of a million devices cost a leader behind Mosquitto, with
+// one connection and with eight connections that share the subscription.
 func behindBroker(ctx context.Context, dir string, out io.Writer) error {
 	fmt.Fprintf(out, "Leases of %d devices through Mosquitto to one consumer (paho), for %s; all share the "+
 		"processors:\n\n", millionNodes, publishFor)
-	fmt.Fprintf(out, "| connections | offered, a second | heard, a second | consumer, a lease | Mosquitto, a lease | "+
+	fmt.Fprintf(out, "| connections | offered, a second | received, a second | consumer, a lease | Mosquitto, a lease | "+
 		"consumer's memory |\n|---|---|---|---|---|---|\n")
 	for _, c := range []struct{ connections, rate int }{{1, 5_000}, {8, 5_000}, {1, 20_000}, {8, 20_000}, {1, 100_000},
 		{8, 100_000}} {

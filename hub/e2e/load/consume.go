@@ -39,7 +39,7 @@ func newConsumer(addr, how, connections string, args ...string) (*consumer, erro
 
 func (k *consumer) cpu() time.Duration { return harness.CPUOf(k.cmd.Process.Pid) }
 
-// count is the number of leases that it has received.
+// count returns the number of received leases.
 func (k *consumer) count() (int, error) {
 	if _, err := fmt.Fprintln(k.in, "count"); err != nil {
 		return 0, err
@@ -51,11 +51,11 @@ func (k *consumer) count() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(line))
 }
 
-// leaseTable does what the hub does for a lease: it looks up the node, compares boot and seq, and stores
-// the time and the acknowledged generation.
+// leaseTable handles a lease as the hub does: it looks up the node, compares boot and seq, and
+// stores the time and the acknowledged generation.
 type leaseTable struct {
 	received atomic.Int64
-	nodes    sync.Map // name → *entry
+	nodes    sync.Map // node name → *entry
 }
 
 type entry struct {
@@ -139,7 +139,7 @@ func consume(ctx context.Context, addr, how string, connections, nodes int) erro
 	return nil
 }
 
-// newBare connects without a client library.
+// newBare connects to the broker without a client library.
 func newBare(addr string) (net.Conn, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -182,7 +182,7 @@ func count(from io.Reader, received *atomic.Int64) error {
 func millionName(i int) string { return fmt.Sprintf("pi-%07d", i) }
 
 // publish is the main function of a process that publishes leases of many devices over few
-// connections, as the brokers of a cluster forward them. Its command is the line publish <leases a
+// connections, as a cluster's brokers forward them. Its command is the line publish <leases a
 // second> <seconds>.
 func publish(addr string, from, to int) error {
 	const connections = 16

@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/e2e/harness"
 )
 
-// A deviceProcess is a process of devices.
+// A deviceProcess is a child process that runs many devices.
 type deviceProcess struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -39,7 +39,7 @@ func newCrew(args ...string) (*deviceProcess, error) {
 	return k, k.cmd.Start()
 }
 
-// cpuOfAll is the processor time of the processes.
+// cpuOfAll returns the processor time of all processes.
 func cpuOfAll(processes []*deviceProcess) (sum time.Duration) {
 	for _, k := range processes {
 		sum += harness.CPUOf(k.cmd.Process.Pid)
@@ -53,7 +53,7 @@ func (k *deviceProcess) end() {
 	_ = k.cmd.Wait()
 }
 
-// order sends a command to all processes, and waits until each has completed it.
+// order sends a command to all processes, and waits until each process has completed it.
 func order(processes []*deviceProcess, what string) error {
 	for _, k := range processes {
 		if _, err := fmt.Fprintln(k.in, what); err != nil {
@@ -68,8 +68,8 @@ func order(processes []*deviceProcess, what string) error {
 	return nil
 }
 
-// startDevices starts the devices of a fleet. A token is valid for at most 10,000 devices, so each process
-// has one.
+// startDevices starts the devices of a fleet. A token is valid for at most 10,000 devices, so each
+// process has its own token.
 func startDevices(ctx context.Context, a *harness.Hub, n int, secure bool, more ...string) (processes []*deviceProcess,
 	err error) {
 	if !secure {

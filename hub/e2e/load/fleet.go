@@ -17,13 +17,13 @@ const (
 	heapBytes  = "go_memstats_heap_alloc_bytes"
 	stackBytes = "go_memstats_stack_inuse_bytes"
 	leaseEvery = 10 * time.Second
-	perProcess = 9000 // devices
+	perProcess = 9000 // devices in one process
 )
 
-// measureFleets is `make bench-fleet`: the cost of good devices for their hub, one row for each
+// measureFleets is `make bench-fleet`: what well-behaved devices cost their hub, one row for each
 // listener and number of nodes. Connections are real, and each registered node renews its lease
-// every ten seconds. The devices are separate processes, which have their own file limits and are
-// not measured.
+// every ten seconds. The devices are separate processes with their own file limits, and are not
+// measured.
 func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pings string, paced time.Duration,
 	out io.Writer) error {
 	work, hub, err := prepare(ctx, "fleet", hub)
@@ -47,7 +47,7 @@ func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pin
 			each := func(v int64) string { return fmt.Sprintf("%.1f kB", float64(v)/float64(n)/1e3) }
 			more := func(v int64) string {
 				if v < 0 {
-					return "less than idle" // the kernel dropped pages of the program
+					return "less than idle" // the kernel has dropped pages of the program since
 				}
 				return each(v)
 			}
@@ -63,7 +63,7 @@ func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pin
 // A fleetCost is the cost of one fleet.
 type fleetCost struct {
 	idle, peak, resident, heap, stack, goroutines int64
-	// until all are registered; then processor time per lease
+	// in is the time until all devices are registered; lease is the processor time per lease.
 	in, lease time.Duration
 }
 
@@ -98,7 +98,7 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 	}
 	c.in = time.Since(began)
 	c.peak = a.Peak()
-	// until the work after the registrations is done
+	// waits until the work after the registrations is done
 	if err := order(processes, fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))); err != nil {
 		return c, err
 	}
@@ -122,7 +122,7 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 	return c, nil
 }
 
-// metric is a number of /metrics.
+// metric returns a number from the text of /metrics.
 func metric(text, name string) int64 {
 	for line := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(line, name+" "); ok {

@@ -1,6 +1,6 @@
-// Command load measures the cost of good devices for a real hub: `make bench-fleet`, `make
+// Command load measures what well-behaved devices cost a real hub: `make bench-fleet`, `make
 // bench-broker` and `make soak`. Connections are real. Devices, and consumers behind a broker, are
-// separate processes, which have their own file limits and are not measured.
+// separate processes with their own file limits, and are not measured.
 package main
 
 import (
@@ -32,13 +32,13 @@ func main() {
 	hub := flag.String("hub", "", "the hub's program (default: built from ./hub)")
 	fleet := flag.String("fleet", "", "measure the cost of fleets with these numbers of devices, such as 1000,5000")
 	secure := flag.Bool("tls", false, "with -fleet or -return: devices with certificates, over TLS")
-	both := flag.Bool("both", false, "with -fleet or -return: all without TLS, then all with it")
+	both := flag.Bool("both", false, "with -fleet or -return: first all without TLS, then all with TLS")
 	returning := flag.Int("return", 0,
 		"measure the return of this number of devices after a kill of the hub, and the silence of half of them")
 	brokers := flag.Int("brokers", 0,
 		"measure a lease of this number of devices at the hub, and at Mosquitto with a consumer")
 	page := flag.String("write", "", "with -fleet, -return or -brokers: also write the table into this page of the manual")
-	pings := flag.String("ping", "along", "with -fleet: pings of devices: with each lease as the agent, apart as "+
+	pings := flag.String("ping", "along", "with -fleet: pings of devices: with each lease like the agent, apart like "+
 		"clients with a keep-alive timer, or none")
 	paced := flag.Duration("paced", 30*time.Second, "with -fleet: how long leases are measured")
 	soaked := flag.Duration("soak", 0,

@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// report prints a measurement and writes it between its markers in a page of the manual, with the
-// machine, if a page is given. A failed measurement does not change the page.
+// report prints a measurement. If a page is given, report also writes it between its markers in
+// that page of the manual, with the machine's description. A failed measurement does not change the
+// page.
 func report(page, name string, measure func(out io.Writer) error) error {
-	if page != "" { // checked first, since measuring takes a quarter of an hour
+	if page != "" { // check this first, because measuring takes a quarter of an hour
 		text, err := os.ReadFile(page)
 		if err == nil {
 			_, err = between(string(text), page, name, "")
@@ -39,7 +40,7 @@ func report(page, name string, measure func(out io.Writer) error) error {
 	return os.WriteFile(page, []byte(next), 0o644)
 }
 
-// between replaces the text between the markers of a name.
+// between replaces the text between the two markers with this name.
 func between(page, file, name, text string) (string, error) {
 	begin, end := "<!-- "+name+": begin -->\n", "<!-- "+name+": end -->"
 	head, rest, ok := strings.Cut(page, begin)

@@ -22,10 +22,10 @@ func TestAMeasurementIsWrittenIntoItsPageOrNowhere(t *testing.T) {
 	}
 	read := func() string { text, _ := os.ReadFile(page); return string(text) }
 
-	if err := report(page, "fleet", measure(errors.New("a device fell"))); err == nil || read() != before {
-		t.Errorf("a measurement that fails: %v, page %q", err, read())
+	if err := report(page, "fleet", measure(errors.New("a device failed"))); err == nil || read() != before {
+		t.Errorf("failed measurement: %v, page %q", err, read())
 	}
-	for range 2 { // the second result replaces the first
+	for range 2 { // the second result must replace the first
 		if err := report(page, "fleet", measure(nil)); err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +36,7 @@ func TestAMeasurementIsWrittenIntoItsPageOrNowhere(t *testing.T) {
 	}
 	measured = false
 	if err := report(page, "broker", measure(nil)); err == nil || measured {
-		t.Errorf("a page without an end is %v, measured %v: want an error before measuring", err, measured)
+		t.Errorf("page without an end marker: %v, measured %v; want an error before measuring", err, measured)
 	}
 }
 

@@ -15,10 +15,10 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-const grace = 40 * time.Second // --node-monitor-grace-period
+const grace = 40 * time.Second // value of --node-monitor-grace-period
 
-// measureReturn is the second table of `make bench-fleet`: the hub is killed and restarted, and
-// then half of the fleet falls silent at once.
+// measureReturn is the second table of `make bench-fleet`. The hub is killed and restarted, and
+// later half of the fleet falls silent at once.
 func measureReturn(ctx context.Context, hub string, nodes int, listeners []bool, out io.Writer) error {
 	work, hub, err := prepare(ctx, "return", hub)
 	if err != nil {
@@ -40,13 +40,13 @@ func measureReturn(ctx context.Context, hub string, nodes int, listeners []bool,
 	return nil
 }
 
-// A returnResult is the result for a fleet.
+// A returnResult is the result for one fleet.
 type returnResult struct {
-	up, leased   time.Duration // since the kill
-	hub, devices time.Duration // processor time until all leases were renewed; hub and devices share the machine
-	unready      int           // nodes that were not Ready at any time until a grace later
+	up, leased   time.Duration // time since the kill
+	hub, devices time.Duration // processor time until all leases were renewed; hub and devices share a machine
+	unready      int           // nodes that were not Ready at any time within a grace period
 	silent       int
-	late         time.Duration // after the deadline of the last silent node
+	late         time.Duration // time after the deadline of the last silent node
 }
 
 func returns(ctx context.Context, hub, dir string, n int, secure bool) (c returnResult, err error) {
@@ -63,7 +63,7 @@ func returns(ctx context.Context, hub, dir string, n int, secure bool) (c return
 	if err := warm(processes); err != nil {
 		return c, err
 	}
-	time.Sleep(1100 * time.Millisecond) // conditions have seconds
+	time.Sleep(1100 * time.Millisecond) // conditions store whole seconds
 
 	killed, back := time.Now(), make(chan error, 1)
 	go func() { back <- order(processes, "return") }()
@@ -77,7 +77,7 @@ func returns(ctx context.Context, hub, dir string, n int, secure bool) (c return
 		return c, err
 	}
 	c.up, c.leased, c.hub, c.devices = up.Sub(killed), time.Since(killed), a.CPU()-before, cpuOfAll(processes)-devices
-	// A node whose lease missed its deadline is not Ready now, or was not.
+	// A node whose lease missed its deadline is or was not Ready.
 	if err := order(processes, fmt.Sprintf("pace %d",
 		int((time.Until(up.Add(grace))+5*time.Second).Seconds()))); err != nil {
 		return c, err
@@ -86,7 +86,7 @@ func returns(ctx context.Context, hub, dir string, n int, secure bool) (c return
 		return c, err
 	}
 
-	if err := order(processes, "renew"); err != nil { // each device once more, or for the last time
+	if err := order(processes, "renew"); err != nil { // for half of the devices this is the last renewal
 		return c, err
 	}
 	deadline := time.Now().Add(grace)
@@ -109,15 +109,15 @@ func returns(ctx context.Context, hub, dir string, n int, secure bool) (c return
 		case now.After(deadline.Add(time.Minute)):
 			return c, fmt.Errorf("%d of %d silent nodes are not Ready a minute after their deadline", not, c.silent)
 		}
-		time.Sleep(100 * time.Millisecond) // a request costs the hub a hundredth of a second
+		time.Sleep(100 * time.Millisecond) // each request costs the hub a hundredth of a second
 	}
 }
 
-// renewAll lets each device renew its lease once, and waits until the hub has received them.
+// renewAll lets each device renew its lease once, and waits until the hub has received all of them.
 func renewAll(ctx context.Context, crew []*mqttClient) error {
 	for _, s := range crew {
 		select {
-		case <-s.ponged: // the response to an earlier ping
+		case <-s.ponged: // drop the response to an earlier ping
 		default:
 		}
 		if err := s.renew("along"); err != nil {
@@ -128,7 +128,7 @@ func renewAll(ctx context.Context, crew []*mqttClient) error {
 	defer cancel()
 	for _, s := range crew {
 		select {
-		case <-s.ponged: // the hub has received everything before it
+		case <-s.ponged: // the hub has received all packets before the ping
 		case <-ctx.Done():
 			return fmt.Errorf("%s: no answer to a ping within a minute", s.ID.Node)
 		}
@@ -136,7 +136,7 @@ func renewAll(ctx context.Context, crew []*mqttClient) error {
 	return nil
 }
 
-// half is the number of devices that fall silent: every other one of each process.
+// half returns the number of devices that fall silent: every second device of each process.
 func half(n int) (silent int) {
 	for from := 0; from < n; from += perProcess {
 		silent += min(n-from, perProcess) / 2
@@ -167,7 +167,7 @@ func unreadySince(ctx context.Context, a *harness.Hub, n int, then time.Time) (c
 	return count, nil
 }
 
-// tainted is nil once this number of nodes has the unreachable taint.
+// tainted returns nil when this number of nodes has the unreachable taint.
 func tainted(ctx context.Context, a *harness.Hub, want int) error {
 	list, err := a.Nodes(ctx)
 	if err != nil {
@@ -187,8 +187,8 @@ func tainted(ctx context.Context, a *harness.Hub, want int) error {
 	return nil
 }
 
-// comeBack reconnects repeatedly like an agent, from the loss of the connection until the hub has
-// its status and a lease.
+// comeBack reconnects repeatedly like an agent. It begins after the connection is lost, and ends
+// when the hub has the device's status and a lease.
 func (s *mqttClient) comeBack(ctx context.Context, site int) error {
 	var last error
 	<-s.lost
@@ -205,7 +205,7 @@ func (s *mqttClient) comeBack(ctx context.Context, site int) error {
 			continue
 		}
 		select {
-		case <-s.ponged: // the hub has received everything before it
+		case <-s.ponged: // the hub has received all packets before the ping
 			return nil
 		case <-s.lost:
 			last = errors.New("the connection is lost again")
@@ -216,7 +216,7 @@ func (s *mqttClient) comeBack(ctx context.Context, site int) error {
 	return errors.Join(fmt.Errorf("%s has not reconnected", s.ID.Node), last, ctx.Err())
 }
 
-// listenerName is the name of a listener in tables.
+// listenerName returns a listener's name for the tables.
 func listenerName(secure bool) string {
 	if secure {
 		return "TLS"

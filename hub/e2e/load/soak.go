@@ -21,24 +21,24 @@ import (
 )
 
 const (
-	soakNodes   = 500 // devices that stay
-	soakGuests  = 50  // devices that come and go
+	soakNodes   = 500 // devices that stay connected
+	soakGuests  = 50  // devices that join and are deleted
 	soakSample  = time.Second
-	soakWarm    = 3 * time.Minute // until the buffers of watchers are full
+	soakWarm    = 3 * time.Minute // time until the watchers' buffers are full
 	soakShort   = 2 * time.Minute // shortest useful soak
-	soakWorkers = 8               // deployments at a time, each with ten pods
+	soakWorkers = 8               // concurrent deployments, each with ten pods
 )
 
-// A level is one figure of the hub over a soak.
+// A level is one of the hub's figures during a soak.
 type level struct {
 	name, unit string
-	of         func(values []int64) int64 // the value for a third of the soak
-	// allow is the limit for the last third, given the two before.
+	of         func(values []int64) int64 // of reduces the values of a third of the soak to one value
+	// allow returns the limit of the last third from the values of the other two.
 	allow func(first, second int64) int64
 }
 
-// A hub's resources must not grow with time; a tenth is noise. The database may keep growing at its
-// rate, since events and the audit are kept for days.
+// A hub's resources must not grow with time; growth below a tenth is noise. The database may keep
+// its rate of growth, because events and the audit are stored for days.
 var levels = []level{
 	{"goroutines", "", median, func(_, b int64) int64 { return b + b/10 + 50 }},
 	{"open files", "", median, func(_, b int64) int64 { return b + b/10 + 20 }},
@@ -79,9 +79,9 @@ func judge(samples [][]int64) (table string, err error) {
 	return b.String(), err
 }
 
-// soak is `make soak`: a hub with real agents on engines in memory, some of which come and go. Pods
-// are created and deleted, pages read, watches opened and closed. Nothing may leave resources
-// behind. database may be the URL of an empty PostgreSQL database.
+// soak is `make soak`: a hub with real agents on engines in memory. Devices join and are deleted,
+// pods are created and deleted, pages are read, watches are opened and closed. None of this may
+// leave resources in use. database may be the URL of an empty PostgreSQL database.
 func soak(ctx context.Context, hub, database string, during time.Duration) error {
 	if during < soakShort {
 		return fmt.Errorf("-soak %s: use at least %s", during, soakShort)
@@ -177,7 +177,7 @@ func (s *soakTest) did() string {
 	return text
 }
 
-// note counts failures; a hub may refuse a request now and then.
+// note counts failures. A hub may refuse a request from time to time.
 func (s *soakTest) note(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
 		s.failed.Add(1)
@@ -217,7 +217,7 @@ func (s *soakTest) churnPods(ctx context.Context) {
 	}
 }
 
-// churnGuests lets devices join, lose power, and be deleted.
+// churnGuests lets devices join and lose power, and deletes them.
 func (s *soakTest) churnGuests(ctx context.Context) {
 	for ctx.Err() == nil {
 		end, err := s.fleet(ctx, "guest", soakGuests)
@@ -239,7 +239,7 @@ func (s *soakTest) churnGuests(ctx context.Context) {
 	}
 }
 
-// readPages reads the page like an operator, and opens its live updates for a while.
+// readPages reads pages like an operator, and keeps the live updates open for a while.
 func (s *soakTest) readPages(ctx context.Context) {
 	client := s.Client()
 	_, cookie, err := s.Login(ctx, client, "olga", harness.Password)
@@ -269,8 +269,8 @@ func (s *soakTest) readPages(ctx context.Context) {
 	}
 }
 
-// churnWatches opens watches on separate connections, reads some, and closes them after up to ten
-// seconds.
+// churnWatches opens watches on separate connections, reads some of them, and closes them after up
+// to ten seconds.
 func (s *soakTest) churnWatches(ctx context.Context) {
 	var over sync.WaitGroup
 	defer over.Wait()
@@ -300,7 +300,7 @@ func (s *soakTest) churnWatches(ctx context.Context) {
 	}
 }
 
-// sumOf adds the metrics whose lines begin with one text and contain another.
+// sumOf adds up the metrics whose lines begin with one text and contain another.
 func sumOf(text, begins, contains string) (sum int64) {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, begins) && strings.Contains(line, contains) {

@@ -1,5 +1,5 @@
-// Package nodetest runs the devices of a hub for tests: its loop with the deciders of package node,
-// and a store and a broker that only record.
+// Package nodetest runs a hub's devices for tests: the loop with the deciders of package node, and
+// a store and a broker that only record.
 package nodetest
 
 import (
@@ -23,8 +23,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Long is set by make test-long. Otherwise long tests, and those with hundreds of cases, run a
-// part.
+// Long is true under make test-long. Otherwise long tests, and tests with hundreds of cases, run
+// only a part of them.
 var Long = os.Getenv("FLOTILLA_LONG") != ""
 
 // A Notebook is a store and a broker that record all calls.
@@ -36,7 +36,7 @@ type Notebook struct {
 	fail     error
 	desired  []wire.Desired
 	requests []wire.Request
-	cut      []string // disconnected nodes
+	cut      []string // nodes that were disconnected
 }
 
 // Commit records a commit.
@@ -105,8 +105,8 @@ func (b *Notebook) Requests() []wire.Request {
 // NewNotebook returns an empty Notebook.
 func NewNotebook() *Notebook { return &Notebook{rows: map[state.Key][]byte{}} }
 
-// Start runs the devices with a hub's deciders, from a snapshot or nil, until the returned function
-// is called.
+// Start runs the devices with a hub's deciders from a snapshot, which may be nil, until the
+// returned function is called.
 func Start(t *testing.T, from *state.Snapshot) (*node.Devices, *Notebook, func()) {
 	cfg := config.Default()
 	cfg.AllocateNodeCIDRs = false
@@ -133,7 +133,7 @@ func StartWith(t *testing.T, cfg config.Config, from *state.Snapshot) (*node.Dev
 	}
 }
 
-// Report is the status of a device.
+// Report returns a device's status.
 func Report(boot string, seq uint64, ready corev1.ConditionStatus) wire.Status {
 	return wire.Status{Boot: boot, Seq: seq, MachineID: "0123456789abcdef",
 		Registration: wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: "oslo"}},
@@ -162,7 +162,7 @@ func (b *Notebook) LastDesired(t *testing.T) wire.Desired {
 	return b.desired[len(b.desired)-1]
 }
 
-// Rows returns the last commit of every object, nil for a deleted one.
+// Rows returns every object as last committed; nil for a deleted object.
 func (b *Notebook) Rows() map[state.Key][]byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -183,7 +183,7 @@ func (b *Notebook) Written() int {
 	return b.bytes
 }
 
-// Cut returns the disconnected nodes.
+// Cut returns the nodes that were disconnected.
 func (b *Notebook) Cut() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

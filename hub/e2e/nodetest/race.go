@@ -2,6 +2,6 @@
 
 package nodetest
 
-// Raced: the race detector makes tests about five times slower. Tests with one goroutine are
-// skipped, and repetitive ones run a part.
+// Raced is true with the race detector, which makes tests about five times slower. Such tests skip
+// cases with one goroutine, and repeat others less often.
 const Raced = true

@@ -1,5 +1,5 @@
-// Package postgrestest starts real PostgreSQL servers for tests. Each has its own directory and
-// socket, runs as a user that is not root, and is removed after the test.
+// Package postgrestest starts real PostgreSQL servers for tests. Each server has its own directory
+// and socket, does not run as root, and is removed after the test.
 //
 // Only tests import it.
 package postgrestest
@@ -26,10 +26,10 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// A Server is the PostgreSQL server of a test.
+// A Server is a test's PostgreSQL server.
 type Server struct {
 	Dir  string // data directory
-	Port int    // on loopback
+	Port int    // port on loopback
 
 	t        testing.TB
 	bin      string
@@ -41,14 +41,15 @@ type Server struct {
 
 var databases atomic.Int64
 
-// loaded is the time limit to create or start a server on a busy machine.
+// loaded is the time limit to create or start a server, also on a busy machine.
 const loaded = 5 * time.Minute
 
-// Program finds a program of PostgreSQL, also in Debian's directory; "": not installed.
+// Program finds a program of PostgreSQL, also in Debian's directory. It returns "" if it is not
+// installed.
 func Program(name string) string {
 	if at, err := exec.LookPath(name); err == nil {
 		if real, err := filepath.EvalSymlinks(at); err == nil {
-			at = real // the others are in its directory
+			at = real // PostgreSQL's other programs are in the same directory
 		}
 		return at
 	}
@@ -60,8 +61,8 @@ func Program(name string) string {
 	return found[len(found)-1]
 }
 
-// Start creates and starts a server with settings such as "fsync=on". The default is off, which
-// saves minutes; tests of durability set it.
+// Start creates and starts a server with settings such as "fsync=on". By default it does not sync,
+// which saves minutes; tests of durability turn fsync on.
 func Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	s := Make(t, "", settings...)
@@ -76,13 +77,13 @@ var shared struct {
 	ends   []func()
 }
 
-// outliving is a test whose cleanup runs in End.
+// outliving is a test whose cleanup runs in End instead.
 type outliving struct{ testing.TB }
 
 func (outliving) Cleanup(end func()) { shared.ends = append(shared.ends, end) }
 
-// Shared is one server for all tests of a package that only need a database: a server costs a
-// second of processor time. TestMain calls End.
+// Shared returns one server for all tests of a package that only need a database, because starting
+// a server costs a second of processor time. TestMain calls End.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	shared.mu.Lock()
@@ -102,12 +103,12 @@ func End() {
 	}
 }
 
-// Make creates a server without starting it. Its data is in a directory ("": a new one), and its
-// log elsewhere: PostgreSQL ends without space for its log.
+// Make creates a server without starting it. Its data is below the given directory, or in a new one
+// if that is "". Its log is elsewhere, so that a full disk of the data does not hide the log.
 func Make(t testing.TB, below string, settings ...string) *Server {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("not with a real PostgreSQL: -short")
+		t.Skip("-short: needs a real PostgreSQL")
 	}
 	initdb := Program("initdb")
 	if initdb == "" || Program("postgres") == "" {
@@ -166,8 +167,8 @@ func Make(t testing.TB, below string, settings ...string) *Server {
 	return s
 }
 
-// template is a new database in the user's cache: initdb takes ten times as long as a copy. So all
-// servers have one system identifier, which the hub does not use.
+// template returns a new database in the user's cache, because initdb takes ten times as long as a
+// copy. All servers therefore have the same system identifier, which the hub does not use.
 func template(ctx context.Context, initdb, work string, as func(*exec.Cmd)) (string, error) {
 	version, err := exec.CommandContext(ctx, initdb, "--version").Output()
 	if err != nil {
@@ -187,7 +188,7 @@ func template(ctx context.Context, initdb, work string, as func(*exec.Cmd)) (str
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = lock.Close() }() // releases the lock
+	defer func() { _ = lock.Close() }() // releases the lock on the cache
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", fmt.Errorf("wait for another initdb: %w", err)
 	}
@@ -196,7 +197,7 @@ func template(ctx context.Context, initdb, work string, as func(*exec.Cmd)) (str
 	if _, err := os.Stat(at); err == nil {
 		return at, nil
 	}
-	fresh := filepath.Join(work, "template") // the server's user cannot write to our cache
+	fresh := filepath.Join(work, "template") // PostgreSQL's user cannot write to this user's cache
 	c := exec.CommandContext(ctx, initdb,
 		append(arguments, "--waldir="+filepath.Join(fresh, "wal"), "-D", filepath.Join(fresh, "data"))...)
 	as(c)
@@ -212,7 +213,8 @@ func template(ctx context.Context, initdb, work string, as func(*exec.Cmd)) (str
 	return at, errors.Join(os.RemoveAll(fresh), os.Rename(at+".new", at))
 }
 
-// other is the server's user; nil: ours. PostgreSQL does not run as root.
+// other returns the user that runs the server, or nil for this process's user. PostgreSQL refuses
+// to run as root.
 func other(t testing.TB) *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
@@ -236,7 +238,7 @@ func (s *Server) asOther(c *exec.Cmd) {
 	c.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
 }
 
-// Run starts the server, and waits until it answers.
+// Run starts the server and waits until it answers.
 func (s *Server) Run() {
 	s.t.Helper()
 	if err := s.Begin(); err != nil {
@@ -247,7 +249,7 @@ func (s *Server) Run() {
 	}
 }
 
-// Begin starts the server, and does not wait.
+// Begin starts the server without waiting.
 func (s *Server) Begin() error {
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -279,7 +281,7 @@ func (s *Server) Await() error {
 	for until := time.Now().Add(loaded); time.Now().Before(until); {
 		select {
 		case <-s.over:
-			return fmt.Errorf("PostgreSQL has ended:\n%s", s.Log())
+			return fmt.Errorf("PostgreSQL has exited:\n%s", s.Log())
 		default:
 		}
 		var err error
@@ -291,24 +293,24 @@ func (s *Server) Await() error {
 	return fmt.Errorf("PostgreSQL does not answer: %s\n%s", printed, s.Log())
 }
 
-// Log is the server's output.
+// Log returns the server's output.
 func (s *Server) Log() string {
 	text, _ := os.ReadFile(s.log)
 	return string(text)
 }
 
-// Kill ends the whole server with SIGKILL, as the kernel does without memory.
+// Kill ends all processes of the server with SIGKILL, as the kernel does when memory runs out.
 func (s *Server) Kill() {
 	kill(s.cmd.Process.Pid, s.over)
 	_ = os.Remove(filepath.Join(s.Dir, "postmaster.pid"))
 }
 
-// kill ends a process and its children, and waits for their end.
+// kill ends a process and its children with SIGKILL, and waits until they have ended.
 func kill(pid int, over <-chan struct{}) {
 	all := children(pid)
 	_ = syscall.Kill(pid, syscall.SIGKILL)
 	<-over
-	for _, child := range all { // children end themselves, but not at once
+	for _, child := range all { // children exit by themselves, but later
 		for syscall.Kill(child, syscall.SIGKILL) == nil && !dead(child) {
 			time.Sleep(time.Millisecond)
 		}
@@ -336,7 +338,7 @@ func (s *Server) Signal(sig syscall.Signal) {
 	}
 }
 
-// children are the server's processes without the first: they have their own process groups.
+// children returns the server's processes except the first. Each has its own process group.
 func children(pid int) (pids []int) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
 	for _, f := range strings.Fields(string(text)) {
@@ -355,12 +357,12 @@ func (s *Server) Database() string {
 	return s.URL(name)
 }
 
-// URL is the URL of a database.
+// URL returns the URL of a database.
 func (s *Server) URL(name string) string {
 	return fmt.Sprintf("postgres://flotilla@127.0.0.1:%d/%s?sslmode=disable", s.Port, name)
 }
 
-// Name is the name of a URL's database.
+// Name returns the name of the database in a URL.
 func Name(url string) string {
 	name := url[strings.LastIndex(url, "/")+1:]
 	name, _, _ = strings.Cut(name, "?")
@@ -393,7 +395,8 @@ func (s *Server) psql(database, sql string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// FreePort is a port on 127.0.0.1 for one test's server, which stays free for its next start.
+// FreePort returns a port on 127.0.0.1 for one test's server. The port stays free for the server's
+// next start.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	addr, err := loopback.Address()
@@ -403,7 +406,7 @@ func FreePort(t testing.TB) int {
 	return int(netip.MustParseAddrPort(addr).Port())
 }
 
-// Standby creates and starts a server that follows this one.
+// Standby creates and starts a standby server of this server.
 func (s *Server) Standby() *Server {
 	s.t.Helper()
 	port := FreePort(s.t)

@@ -1,5 +1,6 @@
-// Command applets has programs for images of the conformance suite: pause, a web server instead of
-// nginx, a part of curl and nc, and a wrapper of two shells. The name of the program selects one.
+// Command applets has programs for images of the conformance suite: pause, a web server in place of
+// nginx, a part of curl and nc, and a wrapper of two shells. The program's name selects one of
+// them.
 package main
 
 import (
@@ -43,15 +44,15 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		var op *net.OpError
 		if errors.As(err, &op) && op.Op == "dial" {
-			os.Exit(7) // curl's code for "could not connect"
+			os.Exit(7) // curl's exit code for "could not connect"
 		}
 		os.Exit(1)
 	}
 }
 
-// shell runs busybox's shell, whose messages specs compare, or bash. bash is for variables such as
-// data-1, which Debian's busybox drops, and for scripts with nc: busybox's shell would use its own
-// nc, without UDP.
+// shell runs busybox's shell, because specs compare its messages, or bash. bash is needed for
+// variables such as data-1, which Debian's busybox drops. It is also needed for scripts with nc,
+// because busybox's shell would use its own nc, which does not support UDP.
 func shell() error {
 	program := "/bin/busybox"
 	if slices.ContainsFunc(os.Args[1:], netcat.MatchString) {
@@ -71,7 +72,8 @@ var netcat = regexp.MustCompile(`(^|[\s;|&])nc\s`)
 // variable matches a valid name of a shell variable.
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// options splits arguments like getopt: flags have no value; other options take the next word.
+// options splits arguments like getopt. Flags have no value; every other option takes the next
+// word.
 func options(args []string, flags string) (opts map[string]string, rest []string, err error) {
 	opts = map[string]string{}
 	for i := 0; i < len(args); i++ {
@@ -99,7 +101,7 @@ func options(args []string, flags string) (opts map[string]string, rest []string
 }
 
 func seconds(text string) time.Duration {
-	f, _ := strconv.ParseFloat(text, 64) // 0: no limit
+	f, _ := strconv.ParseFloat(text, 64) // 0 means no limit
 	return time.Duration(f * float64(time.Second))
 }
 
@@ -163,8 +165,8 @@ func curl(args []string) error {
 	return nil
 }
 
-// nc sends its input and prints the responses, until none arrives for -w seconds, or for one second
-// over UDP.
+// nc sends its input and prints the responses. It ends when no response has arrived for -w seconds,
+// or for one second over UDP.
 func nc(args []string) error {
 	o, rest, err := options(args, "u z v n")
 	if err != nil {
