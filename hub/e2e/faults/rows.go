@@ -38,9 +38,9 @@ var rows = []row{
 			of("hub/e2e", "TestKillingTheHubLosesNothing"),
 			of("hub/store", "TestKill9LosesNoAcknowledgedCommit", "TestACommitIsAllOrNothing"))},
 	{id: "F1b", fault: "the leader of two hubs on PostgreSQL: kill -9 under writes, 100 times; frozen for a " +
-		"minute; ended in order",
-		criterion: "the other leads after at most 10 s, or 2 s after an orderly end; nothing acknowledged " +
-			"is lost; the frozen one writes nothing; no eviction, no restart of a container",
+		"minute; stopped normally",
+		criterion: "the other hub leads after at most 10 s, or 2 s after a normal stop; nothing acknowledged " +
+			"is lost; the frozen hub writes nothing; no eviction, no restart of a container",
 		tests: all(
 			of("hub/e2e", "TestAStandbyTakesOverFromAKilledLeader"),
 			of("hub/store", "TestADeposedLeaderWritesNothing", "TestALeaderFrozenInATransactionDelaysNoTakeover"),
@@ -96,7 +96,7 @@ var rows = []row{
 				"TestFleetAnySingleMessageMayBeLostDoubledOrLate"),
 			of("device/link", "TestAHalfOpenLinkIsNoticedWithinTwentySeconds",
 				"TestEventsWaitForTheHubInOrderAndOverflowIsReported"))},
-	{id: "F7", fault: "a network that carries one way only",
+	{id: "F7", fault: "a network that carries one direction only",
 		criterion: "the device closes the link within 20 s: a node that receives nothing does not look healthy",
 		tests: all(
 			of("hub/e2e", "TestAOneWayLine"),
@@ -191,7 +191,7 @@ var rows = []row{
 			of("device/agent", "TestADeadlineUsesTheMonotonicClock"),
 			of("device/hardware", "TestHealth"))},
 	{id: "F16", fault: "two devices with one identity",
-		criterion: "the first stays connected, the other is refused and reported; both recover without a restart",
+		criterion: "the first stays connected, the second is refused and reported; both recover without a restart",
 		tests: all(
 			of("hub/sim", "TestFleetTheFirstOfTwoDevicesWithOneNameStays", "TestFleetACloneIsRefusedAndReported",
 				"TestFleetAReplacedDeviceIsRefused"),
@@ -206,7 +206,7 @@ var rows = []row{
 			of("device/memory", "TestOneDamagedCopyLosesNoDesiredState", "TestAnInterruptedWriteKeepsThePreviousText",
 				"TestDamagedFilesAreReported"))},
 	{id: "F18", fault: "an agent killed without memory; a paused agent",
-		criterion: "64 MiB are enough; workloads go on, and it continues",
+		criterion: "64 MiB are enough; workloads go on, and the paused agent continues",
 		tests:     of("hub/e2e", "TestAnAgentWithoutMemory", "TestAPausedAgent")},
 	{id: "F19", fault: "hub and agents of other versions",
 		criterion: "each works with the other and is upgraded in place; no container restarts; unknown fields " +
