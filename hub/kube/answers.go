@@ -10,49 +10,49 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Limits of the encoded answers that clients have not read yet.
+// Limits of encoded answers that clients have not read yet.
 const (
-	maxUnread  = 96 << 20 // bytes
-	userUnread = 32 << 20 // bytes; a single answer may be larger
-	// Small answers are not counted: the limit of connections bounds their number.
+	maxUnread  = 96 << 20 // bytes of all users
+	userUnread = 32 << 20 // bytes of one user, except that a single answer may be larger
+	// Small answers are not counted, because the limit of connections bounds their number.
 	smallAnswer = 16 << 10
-	// encoders is how many lists are encoded at a time; encoderWait is how long a request waits for
-	// its turn.
+	// encoders is the number of lists that are encoded at a time. encoderWait is how long a request
+	// waits for its turn.
 	encoders    = 2
 	encoderWait = 10 * time.Second
 	// shareFor is how long an encoded list serves further requests for the same list. Its ages and
-	// heartbeats are as old.
+	// heartbeats are older by that time.
 	shareFor = time.Second
 )
 
-// answers bounds the memory of answers under way. Equal requests share an encoding while it is
-// made, and while a young one is being sent.
+// answers bounds the memory of answers in progress. Equal requests share an encoding while it is
+// made, and shortly after that while it is sent.
 type answers struct {
 	encoding chan struct{}
 
 	mu   sync.Mutex
-	all  int // bytes
+	all  int // bytes of all users
 	by   map[string]int
 	made map[string]*shared
 
-	encodings int // made so far
+	encodings int // number of encodings made so far, for tests
 }
 
-// A shared encoding exists while at least one client is reading it.
+// A shared is an encoding that exists while at least one client reads it.
 type shared struct {
 	at      time.Time
 	done    chan struct{} // closed when body and err are set
 	body    []byte
 	err     error
 	refs    int
-	readers map[string]int // answers being sent, by user
+	readers map[string]int // number of answers in progress by user
 }
 
 func newAnswers() *answers {
 	return &answers{encoding: make(chan struct{}, encoders), by: map[string]int{}, made: map[string]*shared{}}
 }
 
-// hold counts n bytes for a user until release, or refuses them.
+// hold counts n bytes for a user until release. It refuses them over a limit.
 func (a *answers) hold(user string, n int) (release func(), err error) {
 	if n <= smallAnswer {
 		return func() {}, nil
@@ -80,8 +80,8 @@ func errUnread(user string) error {
 		userUnread>>20, user, maxUnread>>20), 2)
 }
 
-// share returns the shared encoding of a list, or calls make. The caller calls release when the
-// body is sent.
+// share returns the shared encoding of a list, or makes it. The caller calls release when the body
+// is sent.
 func (a *answers) share(user, key string, make func() ([]byte, error)) (body []byte, release func(), err error) {
 	a.mu.Lock()
 	e := a.made[key]
@@ -117,8 +117,8 @@ func newShared() *shared {
 	return &shared{at: time.Now(), done: make(chan struct{}), readers: map[string]int{}}
 }
 
-// take counts an encoding for a reader: once for all users and once for each user. It is refused
-// only to a user who is over the limit.
+// take counts an encoding for a reader: once for all users, and once for each user. It refuses only
+// a user who is over the limit.
 func (a *answers) take(user string, e *shared) error {
 	n := e.counts()
 	a.mu.Lock()
@@ -152,7 +152,7 @@ func (a *answers) leave(user string, e *shared) {
 	}
 }
 
-// counts returns the bytes that an encoding counts as.
+// counts returns how many bytes an encoding counts.
 func (e *shared) counts() int {
 	if len(e.body) <= smallAnswer {
 		return 0

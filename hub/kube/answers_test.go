@@ -84,7 +84,7 @@ func TestOneUserCannotTakeAllLogQueries(t *testing.T) {
 	if _, err := s.enter("olav", "pi-9"); err != nil {
 		t.Error(err)
 	}
-	for range 5 { // a refusal for the node's limit does not count for the user
+	for range 5 { // a refusal because of the node's limit does not count for the user
 		if _, err := s.enter("olav", "pi-9"); err == nil {
 			t.Error("three queries of one node")
 		}
@@ -97,7 +97,7 @@ func TestOneUserCannotTakeAllLogQueries(t *testing.T) {
 func TestALogQueryEnds(t *testing.T) {
 	f := seeded()
 	gone := make(chan error, 1)
-	f.nodeLogs = func(_ string, _ corev1.PodLogOptions, w io.Writer) error { // a device that never stops
+	f.nodeLogs = func(_ string, _ corev1.PodLogOptions, w io.Writer) error { // the device sends without end
 		for {
 			if _, err := io.WriteString(w, strings.Repeat("2026-11-20T12:00:00Z aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n",
 				1000)); err != nil {
@@ -116,7 +116,7 @@ func TestALogQueryEnds(t *testing.T) {
 	})
 }
 
-// unread is an answer that its client does not read until it is told to.
+// unread is an answer whose client does not read before it is told to.
 type unread struct {
 	*httptest.ResponseRecorder
 	begun chan struct{}
@@ -143,7 +143,7 @@ func bulky() *fakeFleet {
 
 func TestUnreadListsShareAnEncoding(t *testing.T) {
 	f := bulky()
-	synctest.Test(t, func(t *testing.T) { // fake time stands still until all requests are sent
+	synctest.Test(t, func(t *testing.T) { // time advances only when all requests are blocked
 		s := newServer(f)
 		may, begun := make(chan struct{}), make(chan struct{}, 60)
 		var wg sync.WaitGroup
@@ -155,7 +155,7 @@ func TestUnreadListsShareAnEncoding(t *testing.T) {
 			<-begun
 			return u
 		}
-		s.answers.encoding <- struct{}{} // takes one of the two encoders
+		s.answers.encoding <- struct{}{} // one of the two encoders is in use
 		for range 60 {
 			if u := list("viewer"); u.Code != http.StatusOK {
 				t.Fatal(u.Code)
@@ -167,7 +167,7 @@ func TestUnreadListsShareAnEncoding(t *testing.T) {
 		if s.answers.all > userUnread+24<<20 {
 			t.Errorf("%d bytes are held for a client that reads nothing", s.answers.all)
 		}
-		// Another revision needs another encoding, which is over this user's limit; another user
+		// Another revision needs another encoding. It exceeds this user's limit, but another user
 		// gets it.
 		f.touch(fakeNode("pi-1", ""), "a", "b")
 		if u := list("viewer"); u.Code != http.StatusTooManyRequests || u.Header().Get("Retry-After") == "" {
@@ -230,7 +230,7 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 		}
 		return release
 	}
-	// One user's request makes the encoding, and a slow reader shares it.
+	// The first request makes the encoding, and a second, slow reader shares it.
 	anna := must(list("anna", "pods"))
 	olav := must(list("olav", "pods"))
 	again := must(list("olav", "pods"))
@@ -247,7 +247,8 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 		t.Error("the second one is unread")
 	}
 	again()
-	// An encoding over its maker's limit still goes to others that wait for it.
+	// An encoding that exceeds the limit of the user who caused it is still sent to others that
+	// wait for it.
 	busy := must(list("kari", "events"))
 	made, may := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
@@ -270,7 +271,7 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 		}
 		release()
 	})
-	for waits := false; !waits; time.Sleep(time.Millisecond) { // kari's encoding
+	for waits := false; !waits; time.Sleep(time.Millisecond) { // waits for kari's encoding
 		a.mu.Lock()
 		waits = a.made["secrets"].refs == 2
 		a.mu.Unlock()
@@ -284,8 +285,8 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 	}
 }
 
-// A client sends a request with Retry-After again. If the first one may have been carried out, the
-// client would get a conflict with its own success.
+// A write that may have been carried out has no Retry-After. A client that repeats it would get a
+// conflict with its own success.
 func TestAnUncertainWriteHasNoRetryAfter(t *testing.T) {
 	fake := seeded()
 	s := newServer(fake)
@@ -303,7 +304,8 @@ func TestAnUncertainWriteHasNoRetryAfter(t *testing.T) {
 	}
 }
 
-// What a stopping hub has certainly not done gets Retry-After, for the same or another hub.
+// A request that a stopping hub has not carried out gets Retry-After, so that the client sends it
+// to the same or another hub.
 func TestAStoppingHubAsksForARetry(t *testing.T) {
 	fake := seeded()
 	s := newServer(fake)
@@ -325,7 +327,7 @@ func TestAStoppingHubAsksForARetry(t *testing.T) {
 	})))
 }
 
-// stopped fails authentication as a stopping hub does.
+// stopped fails authentication, as a stopping hub does.
 type stopped struct{ fakeAccess }
 
 func (stopped) Authenticate(r *http.Request) (access.User, error) {

@@ -18,10 +18,10 @@ import (
 
 var updateGoldens = flag.Bool("update", false, "write the golden files anew")
 
-// A request is sent as role admin unless it says otherwise.
+// A request is sent with the role admin unless it has another role.
 type request struct {
 	role, method, path, accept, contentType, body string
-	as                                            string // the user to impersonate
+	as                                            string // name of the user to impersonate
 }
 
 func (q request) do(h http.Handler) *httptest.ResponseRecorder {
@@ -264,15 +264,14 @@ var cases = []struct {
 
 var (
 	anyTime   = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
-	anyUID    = regexp.MustCompile(`"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"`) // random: the seed has UIDs of version 8
+	anyUID    = regexp.MustCompile(`"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"`) // random UIDs have version 4; those of the seed have version 8
 	anyAge    = regexp.MustCompile(`"\d+[smhdy](\d+[smhdy])?"`)
 	anyCells  = regexp.MustCompile(`"cells":\[[^]]*\]`)
 	wellKnown = map[string]bool{"2026-11-20T12:00:00Z": true, "2026-11-20T12:01:00Z": true,
 		"2026-11-20T12:01:00.000000Z": true}
 )
 
-// golden returns an answer as the golden file has it: times and UIDs of this run are replaced by
-// their names.
+// golden returns an answer as golden files contain it: names replace this run's times and UIDs.
 func golden(w *httptest.ResponseRecorder) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s\n", w.Code, w.Header().Get("Content-Type"))
@@ -333,7 +332,7 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// Warnings are limited to what a client reads of a header.
+// Warnings are limited to the size of a header that clients accept.
 func TestWarningsAreLimited(t *testing.T) {
 	for what, lines := range map[string][]string{
 		"many":             slices.Repeat([]string{"unknown field \"x\""}, 100_000),

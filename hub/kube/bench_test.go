@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// 5,000 nodes as kubectl lists them: as a table, page by page.
+// kubectl lists 5,000 nodes as a table, page by page.
 func BenchmarkTableOf5000Nodes(b *testing.B) {
 	f := newFake()
 	for i := range 5000 {

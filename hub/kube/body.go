@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// body reads the request's body: an object of that kind, or a patch of one.
+// body reads the request's body: an object of this kind, or a patch of one.
 func (c *call) body(kind schema.GroupVersionKind) (body.Body, error) {
 	c.reader = c.load.Reader(c.w, c.r, c.user.Name)
 	return c.reader.Read(body.Want{Kind: kind, Small: c.small(), Patch: c.verb == "patch", Live: c.liveSize()})
@@ -33,7 +33,7 @@ func (c *call) liveSize() int {
 	return o.Size()
 }
 
-// small tells whether the request's kind always has a short body.
+// small reports whether bodies of the request's kind are always short.
 func (c *call) small() bool {
 	switch {
 	case c.verb == "delete" || c.verb == "deletecollection":
@@ -44,17 +44,18 @@ func (c *call) small() bool {
 	return strings.HasSuffix(c.res.Kind, "Review")
 }
 
-// decode decodes an object of the kind from b, and adds warnings about its fields.
+// decode decodes an object of the kind from b. It adds warnings about the object's fields.
 func (c *call) decode(b body.Body, kind schema.GroupVersionKind) (runtime.Object, error) {
 	o, warnings, err := b.Object(kind, c.name, c.fieldValidation())
 	c.warn(warnings...)
 	return o, err
 }
 
-// fieldValidation returns how the client wants unknown fields handled.
+// fieldValidation returns the client's choice for unknown fields.
 func (c *call) fieldValidation() string { return c.r.URL.Query().Get("fieldValidation") }
 
-// object reads the request's body as an object of the resource, and checks it against the path.
+// object reads the request's body as an object of the resource. It checks the object against the
+// path.
 func (c *call) object() (state.Object, error) {
 	if err := body.KnownMedia(c.r); err != nil {
 		return nil, err
@@ -74,7 +75,7 @@ func (c *call) object() (state.Object, error) {
 	return obj, c.request().Place(obj)
 }
 
-// deleteOptions reads the options of a deletion from its body and its query.
+// deleteOptions reads the options of a deletion from the request's body and query.
 func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	opts := new(metav1.DeleteOptions)
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "DeleteOptions"}
@@ -105,8 +106,8 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	return opts, nil
 }
 
-// readPosted reads a body that is not stored as it is, such as an eviction or a review, and the
-// form of the answer.
+// readPosted reads a body that is not stored as such, for example an eviction or a review. It also
+// returns the form of the answer.
 func (c *call) readPosted(kind schema.GroupVersionKind) (o runtime.Object, f resource.Form, err error) {
 	if f, err = resource.Negotiate(c.r, c.res.Media()); err != nil {
 		return nil, f, err

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/kube/body"
 )
 
-// A patch on which the libraries panic is a bad request, not an error of the hub.
+// A patch that makes a library panic is a bad request, not an error of the hub.
 func TestAPatchOnWhichLibrariesPanicIsRefused(t *testing.T) {
 	s := newServer(seeded())
 	for _, tt := range []struct{ name, path, media, body string }{
@@ -28,7 +28,7 @@ func TestAPatchOnWhichLibrariesPanicIsRefused(t *testing.T) {
 	}
 }
 
-// The error names the object that is over a limit, because a file may have many.
+// The error names the object that exceeds a limit, because a file may have many objects.
 func TestAnObjectOverALimitIsNamed(t *testing.T) {
 	s := newServer(seeded())
 	for name, want := range map[string]string{"settings": `ConfigMap "settings" is invalid`,
@@ -42,7 +42,7 @@ func TestAnObjectOverALimitIsNamed(t *testing.T) {
 	}
 }
 
-// A body is not read beyond its limit.
+// A body is read only up to its limit.
 func TestABodyHasALimit(t *testing.T) {
 	s := newServer(seeded())
 	big := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"` + strings.Repeat("x",
@@ -67,15 +67,15 @@ func TestAPatchKeepsTheName(t *testing.T) {
 	}
 }
 
-// The origins of pages that may open a WebSocket, by the kind of authentication.
+// Which origins may open a WebSocket depends on the kind of authentication.
 func TestOriginsThatMayOpenAWebSocket(t *testing.T) {
 	for _, tt := range []struct {
 		origin              string
 		token, cookie, cert bool
-	}{ // allowed with token, certificate, cookie
+	}{ // allowed with a token, a certificate, a cookie
 		{"", true, false, true},
 		{"https://hub.example", true, true, true},
-		{"http://hub.example", true, false, false}, // not over TLS: anyone on the way may have changed the page
+		{"http://hub.example", true, false, false}, // without TLS the page may have been changed on the way
 		{"https://hub.example:8443", true, false, false},
 		{"https://evil.example", true, false, false},
 		{"https://hub.example.evil.example", true, false, false},
@@ -121,7 +121,7 @@ type hijackable struct{ *httptest.ResponseRecorder }
 
 func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
 
-// A record has the kind of authentication (page or token), and the code and reason of the answer.
+// A record has the kind of authentication (page or token), and the answer's code and reason.
 func TestARecordHasAuthenticationCodeAndReason(t *testing.T) {
 	s := newServer(seeded())
 	var kept auditing

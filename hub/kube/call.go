@@ -28,16 +28,16 @@ type call struct {
 
 	target
 	res  *resource.Resource
-	sub  *resource.Sub // nil: the resource itself
+	sub  *resource.Sub // subresource; nil for the resource itself
 	verb string
 
 	user access.User
 
-	audited bool         // the decision is in the audit already
-	reader  *body.Reader // nil: the body was not read
+	audited bool         // the decision is already in the audit
+	reader  *body.Reader // nil if the body was not read
 }
 
-// errNotFound is the answer to a path that is not served: plain text, as in Kubernetes.
+// errNotFound answers a path that is not served. As in Kubernetes, it is plain text.
 var errNotFound = errors.New("404 page not found")
 
 func (c *call) serve() error {
@@ -76,8 +76,8 @@ func (c *call) serve() error {
 	return c.answer()
 }
 
-// noImpersonation refuses impersonation: without support for it, the request must not run with the
-// sender's own rights.
+// noImpersonation refuses impersonation. Otherwise the request would run with the sender's own
+// rights.
 func (c *call) noImpersonation() error {
 	for name := range c.r.Header {
 		if strings.HasPrefix(name, "Impersonate-") {
@@ -90,7 +90,7 @@ func (c *call) noImpersonation() error {
 	return nil
 }
 
-// authenticate sets the user. The control loop records changes under that name.
+// authenticate sets the user. The control loop records changes with that name.
 func (c *call) authenticate() error {
 	u, err := c.Access.Authenticate(c.r)
 	switch {
@@ -101,7 +101,7 @@ func (c *call) authenticate() error {
 		return apierrors.NewTooManyRequests(err.Error(), 1)
 	case errors.Is(err, store.ErrUnavailable):
 		return c.unavailable()
-	case err != nil && c.r.Context().Err() != nil: // the hub is stopping, and nothing was begun
+	case err != nil && c.r.Context().Err() != nil: // the hub is stopping, and the request has not begun
 		return c.stopping()
 	case err != nil:
 		return apierrors.NewInternalError(err)
@@ -118,15 +118,15 @@ func (c *call) authenticate() error {
 	return nil
 }
 
-// unavailable answers while the database does not respond. Unauthenticated clients can see this
-// text, so only the log has the details.
+// unavailable answers while the database does not respond. Only the log has the details, because
+// unauthenticated clients can read this text.
 func (c *call) unavailable() error {
 	c.w.Header().Set("Retry-After", "1")
 	return apierrors.NewServiceUnavailable("the hub's database does not respond, and a change may not be stored: " +
 		"try again in a moment, and see the hub's log")
 }
 
-// stopping tells the client to send again what the stopping hub has certainly not done.
+// stopping tells the client to repeat a request that the stopping hub has not carried out.
 func (c *call) stopping() error {
 	c.w.Header().Set("Retry-After", "1")
 	return apierrors.NewServiceUnavailable(control.ErrStopped.Error())
@@ -145,7 +145,7 @@ func (c *call) route() error {
 		return errNotFound
 	}
 	if c.res.Row.Sealed {
-		c.w.Header().Set("Cache-Control", "no-store") // keeps secrets off browsers' disks
+		c.w.Header().Set("Cache-Control", "no-store") // browsers must not write secrets to their disks
 	}
 	if !c.res.Namespaced && c.namespace != "" || c.res.Namespaced && c.namespace == "" && c.name != "" {
 		return errNotFound
@@ -199,7 +199,7 @@ func (c *call) route() error {
 	return nil
 }
 
-// find returns the resource that a path names, nil if none.
+// find returns the resource that a path names, or nil.
 func (s *Server) find(t target) *resource.Resource {
 	for _, r := range s.resources {
 		if r.Plural == t.resource && r.Group == t.group && r.Version == t.version {
@@ -209,8 +209,8 @@ func (s *Server) find(t target) *resource.Resource {
 	return nil
 }
 
-// unsupported refuses a verb that the resource does not have. action is the client's word for it;
-// verb is "" for an unknown one.
+// unsupported refuses a verb that the resource does not have. action is the client's word for the
+// verb; verb is "" for an unknown verb.
 func (c *call) unsupported(verb, action string) error {
 	e := apierrors.NewMethodNotSupported(c.res.GroupResource(), action)
 	switch {
@@ -231,13 +231,14 @@ func (c *call) unsupported(verb, action string) error {
 	return e
 }
 
-// requestsByDevices explains why requests are not created by hand: such a request would belong to
-// no device.
+// requestsByDevices explains why clients cannot create these requests: such a request would not
+// belong to a device.
 const requestsByDevices = "certificate signing requests come from devices that join with a token: run on the device " +
 	"the command that `flotilla-hub token create --require-approval` prints; people get a certificate with " +
 	"`flotilla-hub kubeconfig`"
 
-// mayCreate refuses an update or patch that would create an object if a POST would be refused.
+// mayCreate refuses an update or a patch that would create an object, if a POST of it would be
+// refused.
 func (c *call) mayCreate() error {
 	switch {
 	case !slices.Contains(c.res.Verbs, "create"):
@@ -250,8 +251,8 @@ func (c *call) mayCreate() error {
 	return nil
 }
 
-// notServed refuses an unknown subresource. Its details have no name, which tells tools that the
-// subresource is missing, not the object.
+// notServed refuses an unknown subresource. Without a name in its details, tools know that the
+// subresource is missing and not the object.
 func (c *call) notServed() error {
 	message := fmt.Sprintf("%s/%s is not served by this hub", c.res.Plural, c.target.sub)
 	switch {

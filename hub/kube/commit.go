@@ -17,20 +17,20 @@ import (
 )
 
 // A step that takes longer than loopShare is made outside of the control loop. If its objects
-// change meanwhile it is made again, at most maxRemakes times.
+// change during that, it is made again, at most maxRemakes times.
 const (
 	loopShare  = 20 * time.Millisecond
 	maxRemakes = 10
 )
 
-// errChanged means that the objects under a step have changed, and that the step is too slow to be
-// made by the control loop.
+// errChanged means that the step's objects have changed, and that the step is too slow for the
+// control loop.
 var errChanged = errors.New(
 	"the object has been modified; please apply your changes to the latest version and try again")
 
-// commit carries out a step. It calls make outside of the control loop first, so that decoding,
-// patching and validation do not hold up the loop. The loop calls make again if the objects have
-// changed and make was fast.
+// commit carries out a step. It first calls make outside of the control loop, so that decoding,
+// patching and validation do not delay the loop. If the objects have changed and make was fast, the
+// loop calls make again.
 func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (write.Step, error)) (write.Step, error) {
 	st, err := c.attempt(dry, make)
 	for range maxRemakes {
@@ -53,17 +53,17 @@ func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (writ
 	return st, nil
 }
 
-// writeTimeout limits how long a request waits to be stored. Without it, a database outage in the
-// middle of a write would be that limit.
+// writeTimeout limits how long a request waits until its change is stored. Otherwise the request
+// would wait for the end of a database outage.
 const writeTimeout = 20 * time.Second
 
-// attempt makes a step once and gives it to the control loop.
+// attempt makes a step once, and passes it to the control loop.
 func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (write.Step, error)) (write.Step, error) {
 	began := time.Now()
 	st, err := make(c.Fleet.Snapshot(), c.Now())
 	took := time.Since(began)
 	if err == nil && dry && st.Created {
-		st.Result.SetUID(uuid.NewUUID()) // a dry run's object gets a UID too
+		st.Result.SetUID(uuid.NewUUID()) // the object of a dry run also gets a UID
 	}
 	if err == nil && !dry && len(st.Changes) > 0 {
 		var applied []state.Applied
@@ -92,7 +92,7 @@ func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (wri
 					st.Result = a.New
 				case c.verb == "delete":
 					st.Result = a.Old
-				default: // it lost its last finalizer: answer its last state
+				default: // its last finalizer was removed: answer its last state
 					st.Result = resource.Shallow(st.Result)
 					st.Result.SetResourceVersion(resource.FormatRev(a.Rev))
 				}
@@ -102,7 +102,7 @@ func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (wri
 	return st, err
 }
 
-// writeError converts the loop's errors to answers. A step's errors are answers already.
+// writeError converts the loop's errors to answers. The errors of a step are already answers.
 func (c *call) writeError(err error) error {
 	var known apierrors.APIStatus
 	switch {
@@ -118,7 +118,7 @@ func (c *call) writeError(err error) error {
 	case errors.Is(err, control.ErrStopped):
 		return c.stopping()
 	case c.r.Context().Err() != nil, errors.Is(err, context.DeadlineExceeded):
-		// a client that sent it again could get a conflict with its own success
+		// A client that repeats the request could get a conflict with its own success.
 		return apierrors.NewTimeoutError(
 			"request did not complete in time, and may have changed the object: read the object to check", 0)
 	}

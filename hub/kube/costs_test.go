@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// Each of these requests once kept a processor busy for minutes, or the control loop. They are
+// Each of these requests used to keep a processor, or the control loop, busy for minutes. They are
 // refused with every verb and encoding.
 func TestCostlyRequestsOfAnOperator(t *testing.T) {
 	pod := func(spec string) string {
@@ -91,10 +91,10 @@ func TestCostlyRequestsOfAnOperator(t *testing.T) {
 	}
 }
 
-// pods closes what pod has opened, in cases that continue after the container.
+// pods closes the brackets that pod has opened, for cases that continue after the container.
 func pods(s string) string { return strings.TrimSuffix(s, "}") + "}]}}" }
 
-// A huge number is refused only where the field is a quantity.
+// A huge number is refused only in fields that are quantities.
 func TestHugeNumbersAreRefusedInQuantitiesOnly(t *testing.T) {
 	s := newServer(seeded())
 	send(t, s, "POST", ns+"/configmaps", "",

@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A second deletion of an object may change the propagation policy, as in a kube-apiserver. Without
-// a policy, the object's finalizers count.
+// A second deletion of an object may change the propagation policy, as in kube-apiserver. Without a
+// policy, the object's finalizers decide.
 func TestASecondDeletionMayChangeThePropagation(t *testing.T) {
 	policy := func(name string) string { return `{"propagationPolicy":"` + name + `"}` }
 	const foreground, orphan = metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents
@@ -21,9 +21,9 @@ func TestASecondDeletionMayChangeThePropagation(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		of   state.Key
-		on   []string // finalizers before
-		ask  []string // bodies of the requests, in order
-		want []string // finalizers; nil: deleted
+		on   []string // finalizers before the requests
+		ask  []string // bodies of the requests in order
+		want []string // finalizers after the requests; nil if deleted
 	}{
 		{"foreground, then background", web, nil, []string{policy("Foreground"), policy("Background")}, nil},
 		{"foreground, then orphan", web, nil, []string{policy("Foreground"), policy("Orphan")}, []string{orphan}},
@@ -62,8 +62,8 @@ func TestASecondDeletionMayChangeThePropagation(t *testing.T) {
 	}
 }
 
-// DeleteOptions may name any served group, because each group's clients send their own, as in
-// Kubernetes.
+// DeleteOptions may have the group of any served kind. As in Kubernetes, each group's clients send
+// their own.
 func TestDeleteOptionsOfAnyGroup(t *testing.T) {
 	for version, code := range map[string]int{"v1": 200, "apps/v1": 200, "policy/v1": 200, "flotilla.dev/v1alpha1": 200,
 		"meta.k8s.io/v1": 200, "example.org/v1": 400} {
@@ -78,7 +78,7 @@ func TestDeleteOptionsOfAnyGroup(t *testing.T) {
 	}
 }
 
-// Two clients that empty the same collection at once both succeed.
+// Two clients that delete the same collection at the same time both succeed.
 func TestTwoClientsEmptyACollection(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -92,7 +92,7 @@ func TestTwoClientsEmptyACollection(t *testing.T) {
 	}
 }
 
-// A pod's grace period stays as it is unless a deletion asks for a shorter one.
+// Only a deletion with a shorter grace period changes a pod's grace period.
 func TestOnlyADeletionWithAGracePeriodShortensIt(t *testing.T) {
 	f := seeded()
 	s := newServer(f)

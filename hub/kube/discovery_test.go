@@ -23,7 +23,7 @@ func (p paths) add(path, method string) {
 	}
 }
 
-// methods maps each verb to its HTTP method, and says whether it names an object.
+// methods maps each verb to its HTTP method, and to whether it names an object.
 var methods = map[string]struct {
 	method string
 	named  bool
@@ -50,7 +50,7 @@ func (p paths) entry(gv, name string, namespaced bool, verbs []string) {
 			p.add(gv+" "+name, "unknown verb "+v)
 		case sub != "":
 			p.add(at+"/"+resource+"/{name}/"+sub, m.method)
-			if sub == "proxy" { // with all paths below it
+			if sub == "proxy" { // proxy serves all paths below it
 				p.add(at+"/"+resource+"/{name}/proxy/{path}", m.method)
 			}
 		case m.named:
@@ -75,13 +75,12 @@ func read(t *testing.T, h http.Handler, path, accept string, into any) {
 	}
 }
 
-// The older discovery, the aggregated discovery, the OpenAPI documents and the hub's answers agree
-// on paths and methods.
+// Both forms of discovery, the OpenAPI documents and the hub's answers agree on paths and methods.
 func TestDiscoveryAndOpenAPIAndRoutingAgree(t *testing.T) {
 	f := seeded()
 	s := New(Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Streams: struct{ Streams }{}, Access: fakeAccess{},
 		Settings: fakeSettings})
-	const beta = "authentication.k8s.io/v1beta1" // for kubectl 1.27; today's documents lack it
+	const beta = "authentication.k8s.io/v1beta1" // for kubectl 1.27; the OpenAPI documents no longer have it
 
 	older := paths{}
 	var groups metav1.APIGroupList
@@ -153,7 +152,7 @@ func TestDiscoveryAndOpenAPIAndRoutingAgree(t *testing.T) {
 			at := strings.NewReplacer("{namespace}", "nowhere", "{name}", "nothing", "{path}", "logs").Replace(path)
 			w := request{method: strings.ToUpper(method), path: at, body: "not an object"}.do(s)
 			var st metav1.Status
-			_ = json.Unmarshal(w.Body.Bytes(), &st) // other answers have no reason
+			_ = json.Unmarshal(w.Body.Bytes(), &st) // an answer of another type has no reason
 			routed := w.Code != http.StatusMethodNotAllowed && !(w.Code == http.StatusNotFound && st.Reason == "")
 			if routed != slices.Contains(served, method) {
 				t.Errorf("%s %s is answered with %d %s, but discovery says %v", method, path, w.Code, w.Body, served)

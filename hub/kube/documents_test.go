@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The hub reads and writes every media type, and reads every parameter, that the OpenAPI documents
-// list for a request.
+// For each request, the hub reads and writes every media type, and reads every parameter, that the
+// OpenAPI documents list.
 func TestTheHubServesWhatTheDocumentsList(t *testing.T) {
 	type operation struct {
 		Parameters  []struct{ Name, In string }
@@ -34,7 +34,7 @@ func TestTheHubServesWhatTheDocumentsList(t *testing.T) {
 			for method, raw := range item {
 				var op operation
 				if method == "parameters" || json.Unmarshal(raw, &op) != nil {
-					continue // of all methods of the path
+					continue // the path's list is for all methods
 				}
 				for _, p := range op.Parameters {
 					if p.In == "query" && !slices.Contains(honoured, p.Name) {
@@ -44,7 +44,7 @@ func TestTheHubServesWhatTheDocumentsList(t *testing.T) {
 				for media := range op.Responses["200"].Content {
 					q := request{method: strings.ToUpper(method), path: name, accept: media}
 					if strings.Contains(media, "watch") {
-						q.path += "?watch=1&resourceVersion=no" // a watch would not end
+						q.path += "?watch=1&resourceVersion=no" // invalid, because a watch does not end
 					}
 					if asked++; q.do(s).Code == http.StatusNotAcceptable {
 						t.Errorf("%s of %s in %s: not written by %s", method, path, media, version)

@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The hub writes the user's name into a drain order, whatever name it had. An invalid order changes
-// nothing.
+// The hub writes the user's name into a drain order and ignores the client's. An invalid order
+// changes nothing.
 func TestADrainOrderNamesItsUser(t *testing.T) {
 	f := seeded()
 	s := newServer(f)

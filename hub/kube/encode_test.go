@@ -51,7 +51,7 @@ func TestALargeAnswerIsCompressedIfAccepted(t *testing.T) {
 	}
 }
 
-// Protobuf is decoded and encoded wherever older clients use JSON.
+// Requests and answers can be protobuf wherever older clients use JSON.
 func TestProtobufBothWays(t *testing.T) {
 	s := newServer(seeded())
 	send := func(method, path string, o runtime.Object) runtime.Object {

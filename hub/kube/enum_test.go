@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// manifests have one manifest for each field with an enum; VALUE is the value. Fields that clients
-// cannot write have "".
+// manifests have a manifest for each field with an enum, with VALUE in place of the value. A field
+// that clients cannot write has "".
 var manifests = func() map[string]string {
 	pod := func(lines string) string { return "/api/v1/namespaces/default/pods\n" + podWith(lines) }
 	container := func(lines string) string { return pod("containers:\n- name: c\n  image: i:1\n" + indented(lines)) }
@@ -55,7 +55,7 @@ var manifests = func() map[string]string {
 		"core.v1.AppArmorProfile type":                             plain("securityContext: {appArmorProfile: {type: VALUE}}"),
 		"core.v1.Container imagePullPolicy":                        container("imagePullPolicy: VALUE"),
 		"core.v1.Container terminationMessagePolicy":               container("terminationMessagePolicy: VALUE"),
-		// Containers that are added to a pod have the rules of all containers.
+		// Containers that are added to a pod follow the rules of all containers.
 		"core.v1.EphemeralContainer imagePullPolicy":                   "",
 		"core.v1.EphemeralContainer terminationMessagePolicy":          "",
 		"core.v1.ContainerPort protocol":                               container("ports: [{containerPort: 80, protocol: VALUE}]"),
@@ -66,7 +66,7 @@ var manifests = func() map[string]string {
 		"core.v1.NodeSelectorRequirement operator":                     plain("affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: k, operator: VALUE, values: [\"1\"]}]}]}}}"),
 		"core.v1.PersistentVolumeClaimSpec accessModes":                claim("accessModes: [VALUE]"),
 		"core.v1.PersistentVolumeClaimSpec volumeMode":                 claim("accessModes: [ReadWriteOnce]\nvolumeMode: VALUE"),
-		"core.v1.PersistentVolumeSpec accessModes":                     "", // the hub makes volumes, for claims
+		"core.v1.PersistentVolumeSpec accessModes":                     "", // the hub creates volumes for claims
 		"core.v1.PersistentVolumeSpec persistentVolumeReclaimPolicy":   "",
 		"core.v1.PersistentVolumeSpec volumeMode":                      "",
 		"core.v1.PodSecurityContext fsGroupChangePolicy":               plain("securityContext: {fsGroup: 1, fsGroupChangePolicy: VALUE}"),
@@ -91,15 +91,15 @@ var manifests = func() map[string]string {
 	}
 }()
 
-// notWritten are the kinds whose enums clients do not write: reported by devices and the hub, or
-// read-only.
+// notWritten are kinds whose enums clients do not write. Devices or the hub report them, or they
+// are read-only.
 var notWritten = strings.Fields("ContainerStatus ModifyVolumeStatus NamespaceStatus NodeStatus " +
 	"PersistentVolumeClaimStatus PersistentVolumeStatus " +
 	"PodStatus PortStatus VolumeHealthCondition IngressPortStatus ServicePort ServiceSpec EndpointPort EndpointSlice " +
 	"HTTPIngressPath CertificateSigningRequestSpec")
 
-// The values that kubectl explain shows are those that the hub accepts: Kubernetes' values without
-// the refused ones.
+// The hub accepts exactly the values that kubectl explain shows: Kubernetes' values without the
+// refused ones.
 func TestEnumsOfTheDocumentsAreAccepted(t *testing.T) {
 	s := newServer(seeded())
 	var doc struct {
@@ -118,7 +118,7 @@ func TestEnumsOfTheDocumentsAreAccepted(t *testing.T) {
 			body: strings.ReplaceAll(text, "VALUE", fmt.Sprintf("%q", value))}.do(s)
 		return w.Code, w.Body.String()
 	}
-	// refused returns the hub's refusal of a value itself, without refusals for other reasons.
+	// refused returns the hub's refusal of a value itself. It ignores refusals for other reasons.
 	refused := func(manifest, value string) string {
 		code, said := ask(manifest, value)
 		for _, words := range []string{"nsupported ", "not supported", fmt.Sprintf(`nvalid value: \"%s\"`,

@@ -25,21 +25,21 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A fakeFleet is a control loop without deciders: it applies changes in memory and keeps the newest
-// ones.
+// A fakeFleet is a control loop without deciders. It applies changes in memory, and keeps the
+// newest changes.
 type fakeFleet struct {
 	mu      sync.Mutex
 	snap    state.Snapshot
 	history []state.Applied
 	keep    int
-	trimmed uint64 // revisions up to here have left the history
+	trimmed uint64 // the history no longer has revisions up to this one
 	more    chan struct{}
-	fail    error     // the error of every write
-	before  func()    // runs once before the next write
-	renewed time.Time // the last sign of life of every node
+	fail    error     // error of every write, or nil
+	before  func()    // called once before the next write
+	renewed time.Time // time of every node's last lease
 
 	logs     func(ctx context.Context, pod *corev1.Pod, opts corev1.PodLogOptions, w io.Writer) error
-	nodeLogs func(node string, opts corev1.PodLogOptions, w io.Writer) error // see NodeLogs
+	nodeLogs func(node string, opts corev1.PodLogOptions, w io.Writer) error // replaces the default of NodeLogs
 }
 
 var fakeStart = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -103,17 +103,17 @@ func (f *fakeFleet) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) 
 	return slices.Clone(f.history[i:]), f.more, nil
 }
 
-// put stores objects as they are.
+// put stores objects without admission.
 func (f *fakeFleet) put(objs ...state.Object) {
 	var changes []state.Change
 	for _, o := range objs {
-		admission.Default(o, fakeSettings) // like every stored object
+		admission.Default(o, fakeSettings) // every stored object has its defaults
 		changes = append(changes, state.Put(o, ""))
 	}
 	f.do(changes...)
 }
 
-// do applies changes, all at once.
+// do applies all changes at once.
 func (f *fakeFleet) do(changes ...state.Change) {
 	_, err := f.Do(context.Background(), func(state.Snapshot, time.Time) ([]state.Change, error) { return changes, nil })
 	if err != nil {
@@ -155,7 +155,7 @@ func (f *fakeFleet) Logs(ctx context.Context, pod *corev1.Pod, opts corev1.PodLo
 	return err
 }
 
-// Usage answers for pi-1. The answer also has a pod of another node.
+// Usage answers for pi-1. The answer also names a pod of another node.
 func (f *fakeFleet) Usage(_ context.Context, node string) (wire.Usage, error) {
 	if node != "pi-1" {
 		return wire.Usage{}, errors.New("the device of " + node + " is not connected")

@@ -2,8 +2,8 @@ package kube
 
 import "testing"
 
-// Answers tell a browser not to guess their type, not to show them to other sites, and not to store
-// secrets.
+// Headers tell a browser not to guess the type, not to show the answer on other sites, and not to
+// store secrets.
 func TestHeadersOfAnswers(t *testing.T) {
 	s := newServer(seeded())
 	for path, cache := range map[string]string{

@@ -21,14 +21,14 @@ const healthWait = 10 * time.Second
 type check struct {
 	name  string
 	run   func(ctx context.Context) error
-	ready bool // /readyz only: a restart would not help
+	ready bool // only for /readyz, because a restart would not help
 }
 
-// health answers /healthz, /livez, /readyz and each check below them, in Kubernetes' format and
-// without authentication.
+// health answers /healthz, /livez, /readyz and each check below them. It uses Kubernetes' format,
+// and needs no authentication.
 type health struct {
 	checks []check
-	asked  singleflight.Group // the control loop answers one probe at a time
+	asked  singleflight.Group // lets the control loop answer one probe at a time
 }
 
 func newHealth(f Fleet) *health {
@@ -44,7 +44,7 @@ func newHealth(f Fleet) *health {
 			}
 			return nil
 		}},
-		// Load balancers ask for this check by name to find the leading hub, which is this one.
+		// Load balancers use this check to find the leading hub. Only a leading hub runs this code.
 		{name: "leader", run: func(context.Context) error { return nil }},
 	}}
 }

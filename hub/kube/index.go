@@ -12,15 +12,15 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// asksForIndex tells whether a request of / wants the list of paths, as `kubectl get --raw /` does,
-// rather than the page.
+// asksForIndex reports whether a request of / wants the list of paths, as `kubectl get --raw /`
+// does, and not the page.
 func asksForIndex(r *http.Request) bool {
 	accept := strings.Join(r.Header.Values("Accept"), ",")
 	return r.URL.Path == "/" && (r.Method == http.MethodGet || r.Method == http.MethodHead) &&
 		strings.Contains(accept, resource.MediaJSON) && !strings.Contains(accept, "text/html")
 }
 
-// index lists the paths that the client may use, as a kube-apiserver does.
+// index lists the paths that the client may use, as kube-apiserver does.
 func (c *call) index() error {
 	if err := c.authenticate(); err != nil {
 		return err
@@ -35,8 +35,8 @@ func (c *call) index() error {
 	return err
 }
 
-// paths returns the mounted paths, with the groups, checks and documents below them, but without
-// objects.
+// paths returns the mounted paths, and the groups, checks and documents below them. It does not
+// list objects.
 func (c *call) paths() []string {
 	all := slices.Clone(openapi.Paths)
 	for _, p := range slices.Concat(apiPaths, healthPaths) {

@@ -2,12 +2,12 @@
 //
 // It answers everything below /api, /apis, /openapi and /version, and the health checks. Reads are
 // answered from a snapshot of package state. A write is a pure function from the newest snapshot to
-// changes; the control loop runs it and stores the result before the answer.
+// changes, which the control loop runs and stores before the answer. The package decides nothing
+// about the fleet.
 //
-// The package decides nothing about the fleet. Packages below it have the table of resources
-// (resource), the reading of bodies (body), the steps of writes (write), watches (watch), tables
-// (table), OpenAPI documents (openapi) and exec, attach and port-forward (remote). Package
-// admission has the rules for objects' fields. Package serve mounts it.
+// Packages below it: resource (table of resources), body (reading bodies), write (steps of writes),
+// watch, table, openapi (documents), remote (exec, attach, port-forward). Package admission has the
+// rules for objects' fields. Package serve mounts kube.
 package kube
 
 import (
@@ -39,63 +39,64 @@ import (
 // A Fleet is the control loop.
 type Fleet interface {
 	watch.Fleet
-	// Do runs the news in the control loop, and returns its changes once they are durable. It
-	// returns the news' own error unchanged.
+	// Do runs the news in the control loop, and returns its changes when they are durable. It
+	// returns an error of the news unchanged.
 	Do(ctx context.Context, news control.News) ([]state.Applied, error)
 }
 
-// Logs copies a container's log to w until its end or, with opts.Follow, until the container ends.
-// Before the first byte, an error becomes the answer.
+// Logs copies a container's log to w until the log ends or, with opts.Follow, until the container
+// ends. An error before the first byte becomes the answer.
 type Logs interface {
 	Logs(ctx context.Context, pod *corev1.Pod, opts corev1.PodLogOptions, w io.Writer) error
-	// NodeLogs copies the log of a node's agent; it uses the options that do not name a container.
+	// NodeLogs copies the log of a node's agent. It ignores options that name a container.
 	NodeLogs(ctx context.Context, node string, opts corev1.PodLogOptions, w io.Writer) error
 }
 
-// Metrics asks a device what it and its pods use now. This may take seconds; many devices may be
-// asked at once.
+// Metrics asks a device for its own and its pods' current usage. This may take seconds; concurrent
+// calls for many devices are fine.
 type Metrics interface {
 	Usage(ctx context.Context, node string) (wire.Usage, error)
 }
 
-// Access authenticates people.
+// Access authenticates users.
 type Access interface {
-	// Authenticate returns the sender of a request. An error that is not one of package access is
-	// the hub's own failure.
+	// Authenticate returns the sender of a request. An error that is not from package access is a
+	// failure of the hub.
 	Authenticate(r *http.Request) (access.User, error)
-	// CheckForm refuses requests that use a page's session but come from another site.
+	// CheckForm refuses requests that come from another site but use a page's session.
 	CheckForm(r *http.Request, u access.User) error
 }
 
-// An Audit records changes, readings of secrets, entered containers and refusals.
+// An Audit records changes, reads of secrets, entered containers and refusals.
 type Audit interface {
-	Record(ctx context.Context, a store.Audit) // stored before the answer
-	Note(a store.Audit)                        // stored within a second
+	Record(ctx context.Context, a store.Audit) // stores before the answer is sent
+	Note(a store.Audit)                        // stores within a second
 }
 
-// A Config is what a Server needs. Without Logs, Streams, Metrics or Audit, what depends on them is
-// not served.
+// A Config is what a Server needs. Without Logs, Streams, Metrics or Audit, the parts of the API
+// that depend on them are not served.
 type Config struct {
 	Fleet  Fleet
 	Leases resource.Leases
 	Access Access
-	Allow  func(role access.Role, verb, resource string) bool // nil: access.Allow
-	// RoleOf returns the role of a user, "" for an unknown name; nil: no names are known.
+	Allow  func(role access.Role, verb, resource string) bool // nil means access.Allow
+	// RoleOf returns the role of a user, or "" for an unknown name. If it is nil, all names are
+	// unknown.
 	RoleOf   func(ctx context.Context, user string) (access.Role, error)
 	Logs     Logs
 	Streams  Streams
-	Online   func(node string) bool // whether a node's device is connected; nil: unknown until it is asked
+	Online   func(node string) bool // whether a node's device is connected; nil: unknown before a request to it
 	Metrics  Metrics
 	Audit    Audit
 	Settings admission.Settings
-	Version  string           // of the hub, such as "1.0.0"; follows Kubernetes' version
-	Others   []Other          // other paths of the hub, listed by /
-	OpenAPI  http.Handler     // serves /openapi; nil: the documents of package openapi
-	Log      *slog.Logger     // nil: slog.Default()
-	Now      func() time.Time // the hub's time, used in objects; nil: time.Now
+	Version  string           // the hub's version, such as "1.0.0"; follows Kubernetes' version
+	Others   []Other          // other paths of the hub, which / lists
+	OpenAPI  http.Handler     // serves /openapi; nil means package openapi
+	Log      *slog.Logger     // nil means slog.Default()
+	Now      func() time.Time // returns the hub's time for objects; nil means time.Now
 }
 
-// An Other is a path of the hub beside the API, with the right that it needs.
+// An Other is a path of the hub outside of the API, with the right that it needs.
 type Other struct{ Path, Verb, Resource string }
 
 // A Server answers the API. It is an http.Handler.
@@ -106,7 +107,7 @@ type Server struct {
 	encodings *watch.Encodings
 	managers  *write.Managers
 	sessions  *semaphore.Weighted
-	shares    listen.Shares // of sessions
+	shares    listen.Shares // limits sessions
 	answers   *answers
 	filters   *logFilters
 	health    *health
@@ -133,13 +134,13 @@ func New(c Config) *Server {
 		filters: newLogFilters(), health: newHealth(c.Fleet), load: body.NewLoad()}
 }
 
-// The mounted paths.
+// Mounted paths.
 var (
 	apiPaths    = []string{"/api", "/api/*", "/apis", "/apis/*", "/openapi/*", "/version", "/version/"}
 	healthPaths = []string{"/healthz", "/livez", "/readyz"}
 )
 
-// Register mounts the API. A browser that requests / gets the page, which is mounted elsewhere.
+// Register mounts the API. A browser that requests / gets the page, which another package mounts.
 func (s *Server) Register(e *echo.Echo) {
 	h := echo.WrapHandler(s)
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -160,16 +161,16 @@ func (s *Server) Register(e *echo.Echo) {
 	}
 }
 
-// setGuards sets headers against misuse of a browser's session: answers are not guessed to be
-// pages, and other sites cannot read them.
+// setGuards sets headers that protect a browser's session: browsers do not take answers for pages,
+// and other sites cannot read them.
 func setGuards(h http.Header) {
 	h.Set("Cache-Control", "no-cache, private")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// isolate sets the headers of content from a pod or device: no script, no form, and an origin that
-// is not the hub's.
+// isolate sets the headers for content of a pod or device: no scripts, no forms, and an origin
+// other than the hub's.
 func isolate(h http.Header) { h.Set("Content-Security-Policy", "sandbox") }
 
 // ServeHTTP implements http.Handler.
@@ -195,7 +196,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// has tells whether the hub has the part that a resource needs.
+// has reports whether the hub has the part that a resource needs.
 func (c Config) has(p state.Feature) bool {
 	switch p {
 	case state.Logs:

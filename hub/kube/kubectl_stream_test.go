@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
-// The versions of kubectl use different protocols: 1.29 SPDY, 1.32 and 1.37 WebSockets.
+// Versions of kubectl use different protocols: 1.29 uses SPDY, 1.32 and 1.37 use WebSockets.
 func TestKubectlStreams(t *testing.T) {
 	for _, minor := range kubectltest.Minors {
 		t.Run(minor, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestKubectlStreams(t *testing.T) {
 type streamer struct{ program, config string }
 
 // run runs kubectl. Versions up to 1.32 open their streams in the background, and drop earlier data
-// with a message: then run tries again.
+// with a message. In that case run tries again.
 func (k *streamer) run(t *testing.T, stdin string, args ...string) (out, errs string, code int) {
 	t.Helper()
 	for range 5 {
@@ -60,13 +60,13 @@ func (k *streamer) run(t *testing.T, stdin string, args ...string) (out, errs st
 }
 
 func (k *streamer) lines(t *testing.T) {
-	long := strings.Repeat("a long line of input\n", 50_000) // a MiB
+	long := strings.Repeat("a long line of input\n", 50_000) // one MiB
 	for _, c := range []struct {
 		args      []string
 		stdin     string
 		code      int
-		out, errs string // all of both
-		part      bool   // out and errs are parts
+		out, errs string // the whole output and errors
+		part      bool   // out and errs are only parts
 	}{
 		{args: []string{"exec", "kiosk-1", "--", "echo", "hi"}, out: "hi\n"},
 		{args: []string{"exec", "kiosk-1", "--", "sh", "-c", "echo out; echo err >&2; exit 3"}, code: 3, out: "out\n", errs: "err\ncommand terminated with exit code 3\n"},
@@ -74,7 +74,7 @@ func (k *streamer) lines(t *testing.T) {
 		{args: []string{"exec", "-i", "kiosk-1", "--", "cat"}, stdin: "what goes in", out: "what goes in"},
 		{args: []string{"exec", "-i", "kiosk-1", "--", "wc", "-c"}, stdin: long, out: fmt.Sprintln(len(long))},
 		{args: []string{"exec", "-i", "kiosk-1", "--", "cat"}, stdin: long, out: long},
-		{args: []string{"exec", "-i", "kiosk-1", "--", "true"}, stdin: long, part: true}, // kubectl may report that nothing reads it
+		{args: []string{"exec", "-i", "kiosk-1", "--", "true"}, stdin: long, part: true}, // kubectl may report unread input
 		{args: []string{"exec", "kiosk-1", "--", "cat"}},
 		{args: []string{"exec", "deploy/none", "--", "true"}, code: 1, errs: `deployments.apps "none" not found`, part: true},
 		{args: []string{"exec", "nope", "--", "true"}, code: 1, errs: `pods "nope" not found`, part: true},
@@ -96,7 +96,7 @@ func (k *streamer) lines(t *testing.T) {
 		{args: []string{"logs", "two", "-c", "nope"}, code: 1, errs: "container nope is not valid for pod two", part: true},
 	} {
 		out, errs, code := k.run(t, c.stdin, c.args...)
-		if slices.Contains(c.args, "--all-containers") { // in any order
+		if slices.Contains(c.args, "--all-containers") { // kubectl may print the containers in any order
 			out = strings.Join(slices.Sorted(strings.Lines(out)), "")
 		}
 		if code != c.code || !c.part && (out != c.out || errs != c.errs) || !strings.Contains(out, c.out) ||
@@ -120,10 +120,10 @@ func (k *streamer) terminal(t *testing.T) {
 	}
 	s.Say("cat\r")
 	s.Say("it runs\r")
-	s.Await("it runs\r\n") // the terminal's echo, which may come before the shell's prompt
-	s.Await("it runs\r\n") // cat's output: a signal while it starts could be lost
-	s.Say("\x03")          // interrupts cat, not the shell
-	s.Await("^C\r\n")      // the shell's echo: cat may still read earlier input
+	s.Await("it runs\r\n") // the terminal's echo, possibly before the shell's prompt
+	s.Await("it runs\r\n") // cat's output: cat has started, so it receives the signal
+	s.Say("\x03")          // Ctrl-C interrupts cat, not the shell
+	s.Await("^C\r\n")      // the shell's echo: cat no longer reads the input
 	s.Say("exit 5\r")
 	if rest, code := s.End(); code != 5 || !strings.Contains(rest, "command terminated with exit code 5") {
 		t.Errorf("exit %d: %q", code, rest)
@@ -175,7 +175,7 @@ func (k *streamer) forward(t *testing.T) {
 	local := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(s.Await(" -> " + port + "\n"))
 	client := &http.Client{Timeout: time.Minute}
 	answers := make(chan error)
-	for i := range 5 { // at once, each on its own connection
+	for i := range 5 { // concurrent requests, each on its own connection
 		go func() {
 			answers <- func() error {
 				r, _ := http.NewRequest(http.MethodGet, fmt.Sprintf("http://%s/%d", local, i), nil)
@@ -202,7 +202,7 @@ func (k *streamer) forward(t *testing.T) {
 	if rest, code := s.End(); code > 0 {
 		t.Errorf("exit %d: %s", code, rest)
 	}
-	// A port without a listener ends kubectl, which prints the reason.
+	// kubectl ends when the port has no listener, and prints the reason.
 	s = kubectltest.Start(t, k.program, k.config, "port-forward", "--address", "127.0.0.1", "pod/kiosk-1", ":1")
 	local = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(s.Await(" -> 1\n"))
 	if _, err := client.Get("http://" + local); err == nil {

@@ -28,7 +28,7 @@ spec:
       - {name: site, image: "nginx:1.28"}
 `
 
-// serveTLS serves over TLS, because kubectl sends no token without it, and returns a kubeconfig for
+// serveTLS serves over TLS, because kubectl sends tokens only over TLS. It returns a kubeconfig for
 // the role.
 func serveTLS(t *testing.T, s *Server, role string) (kubeconfig string) {
 	t.Helper()
@@ -37,7 +37,7 @@ func serveTLS(t *testing.T, s *Server, role string) (kubeconfig string) {
 }
 
 // The newest kubectl works with this package alone, without deciders. Package e2e runs every
-// command line with every kubectl against the whole hub. Later commands build on earlier ones.
+// command line with every kubectl against a whole hub. Later commands depend on earlier ones.
 func TestKubectl(t *testing.T) {
 	t.Parallel()
 	program := kubectltest.Build(t, kubectltest.Newest)
@@ -52,7 +52,7 @@ func TestKubectl(t *testing.T) {
 		args  string
 		stdin string
 		code  int
-		want  []string // parts of its output
+		want  []string // parts of the output
 	}{
 		{args: "version", want: []string{"Server Version: " + kubernetesVersion}},
 		{args: "get --raw /", want: []string{`"paths": [`, `"/apis/apps/v1",`}},
@@ -154,7 +154,7 @@ func TestKubectlAsViewer(t *testing.T) {
 	}
 }
 
-// kubectl get -w prints changes as they happen.
+// kubectl get -w prints a change when it happens.
 func TestKubectlWatches(t *testing.T) {
 	f := seeded()
 	config := serveTLS(t, newServer(f), "viewer")

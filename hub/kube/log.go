@@ -65,8 +65,8 @@ func (c *call) log() error {
 	return c.finishLog(out, err, "pod", c.namespace+"/"+c.name, "node", p.Spec.NodeName)
 }
 
-// finishLog ends an answer into which a log was copied until err. about is added to the hub's log
-// line.
+// finishLog ends an answer into which a log was copied until err. The hub's log line gets the
+// attributes about.
 func (c *call) finishLog(out *stream, err error, about ...any) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
@@ -111,7 +111,7 @@ func logOptions(q url.Values) (o corev1.PodLogOptions, errs field.ErrorList) {
 	if v := q.Get("stream"); v != "" {
 		switch v {
 		case corev1.LogStreamAll:
-		case corev1.LogStreamStdout, corev1.LogStreamStderr: // Kubernetes' text for an unsupported option
+		case corev1.LogStreamStdout, corev1.LogStreamStderr: // the text of Kubernetes for an unsupported option
 			errs = append(errs, field.Forbidden(field.NewPath("stream"), "may not be specified"))
 		default:
 			errs = append(errs, field.NotSupported(field.NewPath("stream"), v, []string{corev1.LogStreamAll}))
@@ -120,7 +120,7 @@ func logOptions(q url.Values) (o corev1.PodLogOptions, errs field.ErrorList) {
 	return o, errs
 }
 
-// A stream is an answer of plain text that is sent as it arrives.
+// A stream is a plain text answer that is sent while it is written.
 type stream struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController

@@ -13,19 +13,19 @@ import (
 	"flotilla.dev/hub/listen"
 )
 
-// Limits of pattern matching. RE2 takes at most the program's size in steps for each byte, so the
-// size is limited.
+// Limits of pattern matching. For each byte RE2 takes at most as many steps as the program has
+// instructions, so their number is limited.
 const (
-	maxRepeat  = 100 // of one part of a pattern
-	maxProgram = 300 // instructions: words and classes on one line take about fifty
-	// filterRest is the ratio of rest to matching time: a query uses at most a fifth of a
+	maxRepeat  = 100 // repetitions of one part of a pattern
+	maxProgram = 300 // instructions; words and classes on one line need about fifty
+	// filterRest is the ratio of rest to matching time, so that a query uses at most a fifth of a
 	// processor.
 	filterRest = 4
-	// filterTime limits a query that does not follow.
+	// filterTime limits a query without follow.
 	filterTime  = time.Minute
-	maxFilters  = 8 // filters under way on this hub
-	nodeFilters = 2 // of one node's log
-	userFilters = 3 // of one user
+	maxFilters  = 8 // concurrent filters on this hub
+	nodeFilters = 2 // concurrent filters of one node's log
+	userFilters = 3 // concurrent filters of one user
 )
 
 // compilePattern compiles a pattern if its cost is bounded.
@@ -59,7 +59,7 @@ func repeats(tree *syntax.Regexp) bool {
 	return false
 }
 
-// logFilters counts log queries that filter, in all, by node and by user.
+// logFilters counts concurrent log queries that filter: in total, by node and by user.
 type logFilters struct {
 	shares listen.Shares
 
@@ -105,7 +105,7 @@ func (s *logFilters) enter(user, node string) (leave func(), err error) {
 	}, nil
 }
 
-// pause gives the processor to others after a time of matching.
+// pause rests after matching, so that other goroutines get the processor.
 func pause(ctx context.Context, took time.Duration) {
 	if took < time.Millisecond {
 		return

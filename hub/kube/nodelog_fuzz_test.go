@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzLogQuery parses a query and filters a line with it: an accepted query has a bounded cost,
-// whatever its pattern repeats.
+// FuzzLogQuery parses a query and filters a line with it. The cost of an accepted query is bounded,
+// even if its pattern repeats much.
 func FuzzLogQuery(f *testing.F) {
 	for _, pattern := range []string{"level=WARN", "(a?){1000}", "((a{1,100}){1,100}){1,100}", "(x*)*(a*)*z", "[",
 		"(?i)a{0,100}b{0,100}", ".{100}.{100}", "\\pN{5}"} {

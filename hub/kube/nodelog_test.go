@@ -20,7 +20,7 @@ import (
 )
 
 // NodeLogs sends the log of pi-1's agent: five lines, ten seconds apart, in pieces. For other nodes
-// it sends the options of the request.
+// it sends the request's options.
 func (f *fakeFleet) NodeLogs(_ context.Context, node string, o corev1.PodLogOptions, w io.Writer) error {
 	if f.nodeLogs != nil {
 		return f.nodeLogs(node, o, w)
@@ -46,7 +46,7 @@ func (f *fakeFleet) NodeLogs(_ context.Context, node string, o corev1.PodLogOpti
 	return nil
 }
 
-// nodeLogged returns the answer to a query; for lines of pi-1, their numbers.
+// nodeLogged returns the answer to a query. For lines of pi-1 it returns their numbers.
 func nodeLogged(t *testing.T, s *Server, role, node, query string) (code int, said string) {
 	t.Helper()
 	w := request{role: role, method: "GET", path: "/api/v1/nodes/" + node + "/proxy/logs/?" + query}.do(s)
@@ -153,7 +153,7 @@ func TestNodesProxyServesOnlyLogs(t *testing.T) {
 	}
 }
 
-// A device may have an older agent, be gone, or run another program.
+// The hub answers a log query if a device has an older agent, disconnects, or runs another program.
 func TestAnswersOfDevicesToLogQueries(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -202,7 +202,7 @@ func TestAnswersOfDevicesToLogQueries(t *testing.T) {
 	}
 }
 
-// A logReader reads so many pieces of an answer, and closes.
+// A logReader reads this many pieces of an answer, and then closes it.
 type logReader struct {
 	*httptest.ResponseRecorder
 	takes int
@@ -215,7 +215,7 @@ func (r *logReader) Write(b []byte) (int, error) {
 	return r.ResponseRecorder.Write(b)
 }
 
-// The end of kubectl logs -f is not logged; a device that fails in the middle is.
+// The hub logs a device that fails in the middle of a log, but not a client that closes it.
 func TestOnlyAFailedLogIsLogged(t *testing.T) {
 	broken := errors.New("the device disconnected")
 	for _, c := range []struct {

@@ -6,7 +6,7 @@ import (
 )
 
 // The garbage collector deletes an object whose owner is missing. So a user who may change an
-// object but not delete it, as an operator may a site, cannot set its owners.
+// object but not delete it cannot set its owners, for example an operator on a site.
 func TestOwnersNeedTheRightToDelete(t *testing.T) {
 	const site, maps = "/apis/flotilla.dev/v1alpha1/sites/oslo", "/api/v1/namespaces/default/configmaps/m"
 	const owned = `"metadata":{"name":"oslo","ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"00000000-0000-0000-0000-000000000001"}]}`

@@ -7,7 +7,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A namespace's pod security level applies to every way to make pods, with Kubernetes' texts.
+// A namespace's pod security level applies to every request that creates pods, with Kubernetes'
+// texts.
 func TestThePodSecurityOfANamespace(t *testing.T) {
 	f := seeded()
 	s := newServer(f)

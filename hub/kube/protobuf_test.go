@@ -27,8 +27,8 @@ import (
 
 const kubernetesWatchList = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 
-// Older clients ask for tables and metadata of meta.k8s.io/v1beta1, which differ from v1 in the
-// version alone.
+// Older clients ask for tables and metadata of meta.k8s.io/v1beta1, which differ from v1 only in
+// the version.
 func TestTheOlderFormsDifferInTheirVersionAlone(t *testing.T) {
 	const newer, older = `"apiVersion":"meta.k8s.io/v1"`, `"apiVersion":"meta.k8s.io/v1beta1"`
 	accept := func(as, version string) string {
@@ -108,7 +108,7 @@ type protoEvent struct {
 	runtime.Object
 }
 
-// known is a client's scheme.
+// known is the scheme of a client.
 var known = func() *runtime.Scheme {
 	s := resource.NewScheme()
 	utilruntime.Must(metav1.AddMetaToScheme(s))
@@ -135,7 +135,7 @@ func protoEvents(t *testing.T, stream io.ReadCloser) (list []protoEvent) {
 	}
 }
 
-// take returns what arrived since the last call.
+// take returns the bytes that arrived since the last call.
 func (w *watching) take() io.ReadCloser {
 	synctest.Wait()
 	w.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A pod can be replaced with the manifest that made it; the hub's defaults stay.
+// A pod can be replaced by the manifest that created it. Values that the hub has set stay.
 func TestAPodIsReplacedByItsManifest(t *testing.T) {
 	class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "kata",
 		Overhead: &nodev1.Overhead{PodFixed: corev1.ResourceList{"memory": quantity.MustParse("64Mi")}}}

@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// pods/resize changes only resources; a quota counts them in the same transaction, and the
-// generation increases. The pod itself refuses the change.
+// pods/resize changes only resources. A quota counts the change in the same transaction, and the
+// generation increases. Without the subresource the same change is refused.
 func TestAPodIsResized(t *testing.T) {
 	f := seeded()
 	p := fakePod("burst", "pi-1")
@@ -56,7 +56,7 @@ func TestAPodIsResized(t *testing.T) {
 	send(t, s, "PATCH", path+"/resize", smp, patch("50m"), 200, nil)
 	is(2, "50m", "50m")
 	send(t, s, "PATCH", path+"/resize", smp, patch("51m"), 403, nil)
-	send(t, s, "PATCH", path+"/resize", smp, patch("0"), 422, nil) // best effort
+	send(t, s, "PATCH", path+"/resize", smp, patch("0"), 422, nil) // the pod would become BestEffort
 	is(2, "50m", "50m")
 	var seen corev1.Pod
 	send(t, s, "GET", path+"/resize", "", "", 200, &seen)

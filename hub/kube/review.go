@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// review answers questions about users and rights: about the sender, or from an administrator about
-// others.
+// review answers questions about users and rights. Users may ask about themselves; administrators
+// may ask about others.
 func (c *call) review() error {
 	o, f, err := c.readPosted(c.res.GroupVersionKind)
 	if err != nil {
@@ -73,8 +73,8 @@ func (c *call) invalidReview(why *field.Error) error {
 	return apierrors.NewInvalid(c.res.GroupVersionKind.GroupKind(), "", field.ErrorList{why})
 }
 
-// reviewOthers answers what another user, or a member of one of the groups, may do. Groups stand
-// for roles.
+// reviewOthers answers what another user, or a member of one of these groups, may do. A group
+// stands for a role.
 func (c *call) reviewOthers(spec authzv1.SubjectAccessReviewSpec) (authzv1.SubjectAccessReviewStatus, error) {
 	p := field.NewPath("spec")
 	switch {
@@ -104,7 +104,7 @@ func (c *call) reviewOthers(spec authzv1.SubjectAccessReviewSpec) (authzv1.Subje
 	return c.judge(roles, spec.ResourceAttributes, spec.NonResourceAttributes), nil
 }
 
-// judge tells whether one of the roles allows the request.
+// judge reports whether one of the roles allows the request.
 func (c *call) judge(roles []access.Role, a *authzv1.ResourceAttributes,
 	other *authzv1.NonResourceAttributes) authzv1.SubjectAccessReviewStatus {
 	if len(roles) == 0 {
@@ -121,7 +121,7 @@ func (c *call) judge(roles []access.Role, a *authzv1.ResourceAttributes,
 	return authzv1.SubjectAccessReviewStatus{Reason: strings.Join(why, ", ")}
 }
 
-// openPaths may be read by every authenticated user.
+// openPaths are paths that every authenticated user may read.
 var openPaths = []string{
 	"/", "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/healthz/*", "/livez", "/livez/*", "/openapi", "/openapi/*",
 	"/readyz", "/readyz/*", "/version", "/version/",
@@ -134,7 +134,8 @@ func isOpen(path string) bool {
 	})
 }
 
-// allows tells whether a role may use a verb on a resource; "*" asks for all verbs or resources.
+// allows reports whether a role may use a verb on a resource. "*" asks for all verbs or all
+// resources.
 func (c *call) allows(role access.Role, verb, group, resource, sub string) bool {
 	asked, all := false, true
 	for _, r := range c.resources {
@@ -157,14 +158,14 @@ func (c *call) allows(role access.Role, verb, group, resource, sub string) bool 
 		}
 	}
 	if !asked {
-		// For a resource that is not served, only the role decides.
+		// If the resource is not served, only the role decides.
 		return c.Allow(role, verb, resource)
 	}
 	return all
 }
 
-// may tells whether a role may use a verb on a resource or subresource. Every user may review their
-// own identity and rights.
+// may reports whether a role may use a verb on a resource or subresource. Every user may review
+// their own identity and rights.
 func (s *Server) may(role access.Role, r *resource.Resource, verb, what string) bool {
 	return strings.HasPrefix(r.Plural, "selfsubject") || s.Allow(role, verb, what)
 }

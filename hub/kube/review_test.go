@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// Administrators can review the rights of other users. A review applies the rule that authorizes
+// Administrators can review the rights of other users. A review uses the rule that authorizes
 // requests.
 func TestReviewsOfOthers(t *testing.T) {
 	s := newServer(seeded())

@@ -40,8 +40,8 @@ func requestOf(r *resource.Resource, sub, verb string) request {
 	return q
 }
 
-// For every role, resource, subresource and verb, three agree: enforcement, SelfSubjectAccessReview
-// and SelfSubjectRulesReview.
+// Enforcement, SelfSubjectAccessReview and SelfSubjectRulesReview agree for every role, resource,
+// subresource and verb.
 func TestReviewsMatchEnforcement(t *testing.T) {
 	f := seeded()
 	c := Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Streams: struct{ Streams }{}, Access: fakeAccess{},
@@ -99,7 +99,7 @@ func TestReviewsMatchEnforcement(t *testing.T) {
 	}
 }
 
-// ways returns the verbs of a resource (under "") and of its subresources.
+// ways returns the verbs of a resource (key "") and of its subresources.
 func ways(r *resource.Resource) map[string][]string {
 	m := map[string][]string{"": r.Verbs}
 	for _, s := range r.Subs {
@@ -108,8 +108,8 @@ func ways(r *resource.Resource) map[string][]string {
 	return m
 }
 
-// A server-side apply that creates needs the right to create. Nobody creates what only the hub
-// creates.
+// A server-side apply that creates an object needs the right to create it. Nobody may create
+// objects that only the hub creates.
 func TestAnApplyThatCreatesNeedsTheRightToCreate(t *testing.T) {
 	const site = `{"apiVersion":"flotilla.dev/v1alpha1","kind":"Site","metadata":{"name":"%s"},"spec":{"description":"%s"}}`
 	const sites, volumes = "/apis/flotilla.dev/v1alpha1/sites", "/api/v1/persistentvolumes"
@@ -121,7 +121,7 @@ func TestAnApplyThatCreatesNeedsTheRightToCreate(t *testing.T) {
 	}{
 		{"operator", sites + "/new", fmt.Sprintf(site, "new", "x"), 403, `cannot create resource \"sites\"`},
 		{"admin", sites + "/new", fmt.Sprintf(site, "new", "x"), 201, ""},
-		{"operator", sites + "/new", fmt.Sprintf(site, "new", "y"), 409, ""}, // it exists, and another manager owns the description
+		{"operator", sites + "/new", fmt.Sprintf(site, "new", "y"), 409, ""}, // the site exists, and another manager owns its description
 		{"admin", volumes + "/mine", `{"apiVersion":"v1","kind":"PersistentVolume","metadata":{"name":"mine"},"spec":{"capacity":{"storage":"1Gi"},"accessModes":["ReadWriteOnce"],"persistentVolumeReclaimPolicy":"Retain","local":{"path":"persistent/x"},"nodeAffinity":{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"In","values":["pi-1"]}]}]}}}}`, 405, "the hub creates persistent volumes"},
 	} {
 		w := request{method: "PATCH", path: c.path + "?fieldManager=" + c.role, contentType: "application/apply-patch+yaml",

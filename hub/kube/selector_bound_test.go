@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// mostRequirements is the limit of package resource.
+// mostRequirements is package resource's limit.
 const mostRequirements = 256
 
 func TestTheRequirementsOfASelectorAreLimited(t *testing.T) {

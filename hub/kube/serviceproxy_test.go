@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The API itself answers a request through the Service kubernetes, with the sender's rights.
+// The API itself answers a request to the Service kubernetes, with the sender's rights.
 func TestServiceProxy(t *testing.T) {
 	f := seeded()
 	f.put(&corev1.Service{

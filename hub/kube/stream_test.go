@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// A stream that cannot be opened is refused with a Status before the upgrade.
+// A stream that cannot be opened is refused with a Status, before the connection is upgraded.
 func TestStreamsThatAreRefused(t *testing.T) {
 	const out = "stdout=1&"
 	for _, tt := range []struct {
@@ -72,7 +72,7 @@ func TestStreamsThatAreRefused(t *testing.T) {
 	}
 }
 
-// The right to get a stream's subresource does not open it, with any method.
+// The right to get a stream's subresource does not open the stream with any method.
 func TestAStreamNeedsTheRightToCreate(t *testing.T) {
 	s := streaming()
 	s.Allow = func(_ access.Role, verb, _ string) bool { return verb == "get" }
@@ -98,7 +98,7 @@ func dialCommand(t *testing.T, srv *httptest.Server, path string, header http.He
 	return conn, answer, err
 }
 
-// outcome reads a command's output and result to the end.
+// outcome reads a command's output and result until the stream ends.
 func outcome(t *testing.T, conn *websocket.Conn) (out string, st metav1.Status) {
 	t.Helper()
 	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -121,12 +121,12 @@ func outcome(t *testing.T, conn *websocket.Conn) (out string, st metav1.Status) 
 	}
 }
 
-// A questioned fake records what it was asked to do.
+// A questioned is a fake that records its calls.
 type questioned struct {
 	commands
 	exec   chan corev1.PodExecOptions
 	attach chan corev1.PodAttachOptions
-	err    error // nil: it goes on until its end
+	err    error // result of each call; nil lets it run until ctx ends
 	ended  atomic.Bool
 }
 
@@ -204,8 +204,8 @@ func TestAnErrorOfTheDeviceNamesThePod(t *testing.T) {
 	}
 }
 
-// A page of another site cannot use the browser's certificate. Our own page can, and so can a
-// program's page on the caller's machine, such as Headlamp.
+// A page of another site cannot use the browser's certificate. The hub's own page can, and so can
+// the page of a program on the caller's machine, such as Headlamp.
 func TestAPageOfAnotherSiteRunsNoCommand(t *testing.T) {
 	s := streaming()
 	s.Access = certificate{}
@@ -284,7 +284,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// Run waits until the sessions have sent their clients the reason.
+// Run waits until all sessions have sent their clients the reason of the shutdown.
 func TestAShutdownEndsSessions(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	s := streaming()

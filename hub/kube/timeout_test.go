@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// An invalid timeout is refused before anything is done, as in kube-apiserver; watches ignore it.
+// A request with an invalid timeout is refused before it changes anything, as in kube-apiserver.
+// Watches ignore an invalid timeout.
 func TestATimeoutIsADuration(t *testing.T) {
 	s := newServer(seeded())
 	const ns = "/api/v1/namespaces/default/configmaps"
@@ -34,7 +35,7 @@ func TestATimeoutIsADuration(t *testing.T) {
 	}
 }
 
-// A list with watch=False, as Python clients write it, is a list.
+// A list with watch=False is a list. Python clients write False.
 func TestWatchFalseIsAList(t *testing.T) {
 	s := newServer(seeded())
 	for _, no := range []string{"false", "False", "FALSE", "0"} {
@@ -49,7 +50,7 @@ func TestWatchFalseIsAList(t *testing.T) {
 	}
 }
 
-// Options of logs and commands with False, as Python clients write it, are off.
+// Options of logs and commands with the value False are off. Python clients write False.
 func TestFalseInQueries(t *testing.T) {
 	for _, no := range []string{"false", "False", "0"} {
 		q := url.Values{"command": {"sh"}, "stdout": {"True"}}

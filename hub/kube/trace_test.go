@@ -12,20 +12,20 @@ import (
 const (
 	protoFirst = resource.MediaProto + "," + resource.MediaJSON
 	protoMeta  = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-	aggSwapped = "application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList,application/json" // as Headlamp writes it
+	aggSwapped = "application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList,application/json" // the order of parameters that Headlamp sends
 	reviews    = "/apis/authorization.k8s.io/v1"
 	mayI       = `{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{"resourceAttributes":{"namespace":"default","verb":"delete","group":"apps","resource":"deployments"}}}`
 )
 
-// Requests of k9s and Headlamp that kubectl does not make. Their WebSockets and informers have
+// k9s and Headlamp send these requests, and kubectl does not. Their WebSockets and informers have
 // their own tests.
 func TestTracesOfPrograms(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		request
 		code int
-		want []string // parts of the answer
-		kind string   // prefix of its media type
+		want []string // parts of the answer's text
+		kind string   // prefix of the answer's media type
 	}{
 		{"k9s asks for the version again and again", request{method: "GET", path: "/version"}, 200, []string{`"gitVersion": "v1.37.0`}, resource.MediaJSON},
 		{"k9s reads the aggregated discovery", request{method: "GET", path: "/apis", accept: agg}, 200, []string{`"metrics.k8s.io"`, `"events.k8s.io"`, `"apiextensions.k8s.io"`}, "application/json;g=apidiscovery.k8s.io;v=v2"},
@@ -70,7 +70,8 @@ func TestTracesOfPrograms(t *testing.T) {
 const webJSON = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"default"},"spec":{"replicas":1,"selector":{"matchLabels":{"app":"web"}},` +
 	`"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","image":"nginx:1.28"}]}}}}`
 
-// k9s watches the list of custom resource definitions, so an empty list too begins with a bookmark.
+// k9s watches the list of custom resource definitions, so the watch of an empty list also begins
+// with a bookmark.
 func TestWatchListOfTheEmptyLists(t *testing.T) {
 	for _, path := range []string{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 		"/apis/networking.k8s.io/v1/ingresses"} {
@@ -86,8 +87,7 @@ func TestWatchListOfTheEmptyLists(t *testing.T) {
 	}
 }
 
-// Whatever the query, the answer is a result or a Status with the right code, and a refusal changes
-// nothing.
+// The answer to any query is a result, or a Status with the right code. A refusal changes nothing.
 func FuzzQuery(f *testing.F) {
 	for _, c := range cases {
 		if _, q, ok := strings.Cut(c.path, "?"); ok {
@@ -99,7 +99,7 @@ func FuzzQuery(f *testing.F) {
 	f.Fuzz(func(t *testing.T, query string) {
 		u, err := url.Parse("/?" + query)
 		if err != nil || strings.ContainsAny(query, " \r\n\x00") || u.Query().Has("watch") || u.Query().Has("follow") {
-			return // an impossible request, or an endless one
+			return // the request is impossible or does not end
 		}
 		fake := seeded()
 		s := newServer(fake)
@@ -110,7 +110,7 @@ func FuzzQuery(f *testing.F) {
 			before := fake.Snapshot().Revision
 			q.path += "?" + query
 			w := q.do(s)
-			if w.Code >= 500 && w.Code != http.StatusGatewayTimeout { // a future revision
+			if w.Code >= 500 && w.Code != http.StatusGatewayTimeout { // a future revision is answered with 504
 				t.Errorf("%s %s: %d %s", q.method, q.path, w.Code, w.Body)
 			}
 			if after := fake.Snapshot().Revision; w.Code >= 400 && after != before {

@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// measureTimeout is how long devices have to answer. A measurement takes two seconds; later
-	// answers are left out.
+	// measureTimeout is how long devices may take to answer. A measurement takes two seconds. Later
+	// answers are ignored.
 	measureTimeout = 8 * time.Second
-	// maxMeasured is how many devices are asked at once.
+	// maxMeasured is the number of concurrent requests to devices.
 	maxMeasured = 2000
 )
 
-// usage answers what devices and their pods use now. Nothing is measured in advance: each request
-// asks the devices that it concerns.
+// usage answers the current usage of devices and their pods. Nothing is measured in advance: each
+// request asks its devices.
 func (c *call) usage() error {
 	f, err := resource.Negotiate(c.r, c.res.Media(), "Table")
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *call) usage() error {
 	if c.verb == "get" {
 		return c.usageOf(snap, about, f)
 	}
-	// Selectors apply to the node or pod, not to its metrics.
+	// Selectors select nodes or pods, not their metrics.
 	_, sel, err := c.options(about)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (c *call) usage() error {
 	return c.write(http.StatusOK, list, f.Media)
 }
 
-// usageOf answers what one node or pod uses.
+// usageOf answers the usage of one node or pod.
 func (c *call) usageOf(snap state.Snapshot, about state.Kind, f resource.Form) error {
 	o := snap.Get(state.Key{Kind: about, Namespace: c.namespace, Name: c.name})
 	if o == nil {
@@ -124,15 +124,15 @@ func (c *call) usageOf(snap state.Snapshot, about state.Kind, f resource.Form) e
 	return c.notMeasured("its device did not report it")
 }
 
-// notMeasured answers that there is no measurement, in the form that tools expect.
+// notMeasured answers that there is no measurement, in the form that kubectl top expects.
 func (c *call) notMeasured(why string) error {
 	e := apierrors.NewNotFound(c.res.GroupResource(), c.name)
 	e.ErrStatus.Message += ": it was not measured: " + why
 	return e
 }
 
-// nodeOf returns the node whose device can measure an object, "" if it is silent or there is none:
-// the request would only wait for it.
+// nodeOf returns the node whose device can measure an object. It returns "" if the object has no
+// node, or if the device is silent, because the request would wait in vain.
 func nodeOf(snap state.Snapshot, o state.Object) string {
 	n, ok := o.(*corev1.Node)
 	if p, isPod := o.(*corev1.Pod); isPod && p.Spec.NodeName != "" && !state.Terminated(p) {
@@ -144,13 +144,13 @@ func nodeOf(snap state.Snapshot, o state.Object) string {
 	return n.Name
 }
 
-// A measurement is the answer of one device.
+// A measurement is one device's answer.
 type measurement struct {
 	node string
 	wire.Usage
 }
 
-// measure asks devices, and returns the answers that came in time, sorted by name.
+// measure sends requests to devices, and returns the answers that arrived in time, sorted by name.
 func (c *call) measure(nodes []string) (list []measurement) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), measureTimeout)
 	defer cancel()
@@ -179,7 +179,7 @@ func (c *call) measure(nodes []string) (list []measurement) {
 	return list
 }
 
-// pod returns the pod of a device's answer, nil if the pod is not on that device.
+// pod returns the pod that a device's answer names, or nil if the pod is not on that device.
 func (s *measurement) pod(snap state.Snapshot, u wire.PodUsage) *corev1.Pod {
 	p := snap.Pod(u.Namespace, u.Name)
 	if p == nil || p.UID != u.UID || p.Spec.NodeName != s.node {
@@ -207,7 +207,7 @@ func (s *measurement) ofPod(p *corev1.Pod, u wire.PodUsage) metricsv1beta1.PodMe
 	return m
 }
 
-// A usageRow is a row of a table of measurements.
+// A usageRow is a table's row about one measurement.
 type usageRow struct {
 	of     metav1.ObjectMeta
 	usage  corev1.ResourceList
@@ -215,7 +215,7 @@ type usageRow struct {
 	whole  runtime.Object
 }
 
-// usageTable makes a table with the metrics server's columns.
+// usageTable returns a table with the columns of metrics-server.
 func usageTable(rows []usageRow, m metav1.ListMeta, f resource.Form) runtime.Object {
 	t := &metav1.Table{
 		TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()}, ListMeta: m,
@@ -247,7 +247,7 @@ func nodeRow(m metricsv1beta1.NodeMetrics) usageRow {
 	return usageRow{m.ObjectMeta, m.Usage, m.Window.Duration, &m}
 }
 
-// podRow sums up a pod's containers.
+// podRow adds up a pod's containers.
 func podRow(m metricsv1beta1.PodMetrics) usageRow {
 	m.TypeMeta = metav1.TypeMeta{Kind: "PodMetrics", APIVersion: metricsv1beta1.SchemeGroupVersion.String()}
 	r := usageRow{m.ObjectMeta, corev1.ResourceList{}, m.Window.Duration, &m}

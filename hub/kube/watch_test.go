@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The times of package watch.
+// Times of package watch.
 const (
 	stalled       = 30 * time.Second
 	leasePeriod   = 10 * time.Second
@@ -29,13 +29,13 @@ const (
 type watching struct {
 	t      *testing.T
 	cancel context.CancelFunc
-	done   chan struct{} // closed when the stream has ended
+	done   chan struct{} // closed when the stream ends
 
 	mu     sync.Mutex
 	header http.Header
 	code   int
 	buf    bytes.Buffer
-	held   chan struct{} // non-nil: writes wait until it is closed
+	held   chan struct{} // if not nil, writes wait until it is closed
 }
 
 func (w *watching) Header() http.Header { return w.header }
@@ -67,7 +67,7 @@ func (w *watching) hold() (release func()) {
 	return func() { close(held) }
 }
 
-// openWatch opens a stream inside a bubble.
+// openWatch opens a stream in a synctest bubble.
 func openWatch(t *testing.T, s *Server, path, accept string) *watching {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watching{t: t, cancel: cancel, done: make(chan struct{}), header: http.Header{}}
@@ -85,7 +85,7 @@ func openWatch(t *testing.T, s *Server, path, accept string) *watching {
 	return w
 }
 
-// A watchEvent is a frame as the tests compare it.
+// A watchEvent is the part of a frame that tests compare.
 type watchEvent struct {
 	Type   string
 	Object struct {
@@ -110,7 +110,7 @@ type watchEvent struct {
 	}
 }
 
-// frames returns what arrived since the last call.
+// frames returns the frames that arrived since the last call.
 func (w *watching) frames() (list []watchEvent) {
 	w.t.Helper()
 	synctest.Wait()
@@ -127,7 +127,7 @@ func (w *watching) frames() (list []watchEvent) {
 	return list
 }
 
-// expect compares the frames that arrived with lines such as "ADDED pi-1 4".
+// expect compares the new frames with lines such as "ADDED pi-1 4".
 func (w *watching) expect(want ...string) []watchEvent {
 	w.t.Helper()
 	list := w.frames()
@@ -155,7 +155,7 @@ func (w *watching) ended() bool {
 	}
 }
 
-// touch writes the object again, with a label set or (value "") removed.
+// touch writes the object again with a label, or without the label if the value is "".
 func (f *fakeFleet) touch(o state.Object, label, value string) {
 	o = f.Snapshot().Get(state.KeyOf(o)).DeepCopyObject().(state.Object)
 	labels := o.GetLabels()
@@ -177,7 +177,7 @@ func (f *fakeFleet) remove(o state.Object) {
 
 func bubble(t *testing.T, f func(*testing.T, *fakeFleet, *Server)) {
 	synctest.Test(t, func(t *testing.T) {
-		fake := newFake() // revisions 1 to 3 are namespaces
+		fake := newFake() // revisions 1 to 3 created namespaces
 		fake.put(fakeNode("pi-1", "oslo"), fakeNode("pi-2", "bergen"))
 		f(t, fake, newServer(fake))
 	})
@@ -188,7 +188,7 @@ func TestWatchSendsObjectsThenChanges(t *testing.T) {
 		w := openWatch(t, s, "/api/v1/nodes?watch=true", resource.MediaJSON)
 		defer w.cancel()
 		w.expect("ADDED pi-1 4", "ADDED pi-2 5")
-		f.put(fakePod("kiosk-1", "pi-1")) // another kind: no event
+		f.put(fakePod("kiosk-1", "pi-1")) // a change of another kind is not sent
 		f.touch(fakeNode("pi-1", ""), "a", "b")
 		f.put(fakeNode("pi-3", "oslo"))
 		f.remove(fakeNode("pi-2", ""))
@@ -220,7 +220,7 @@ func TestWatchOfASelectionSendsAddedAndDeleted(t *testing.T) {
 		if got := frames[2].Object.Metadata.Labels["lamp"]; got != "on" {
 			t.Errorf("DELETED has lamp=%s, want the old content", got)
 		}
-		f.remove(node) // no longer selected: no event
+		f.remove(node) // the node is no longer selected: its deletion is not sent
 		w.expect()
 	})
 }
@@ -341,7 +341,7 @@ func TestWatchOfLeasesSendsRenewals(t *testing.T) {
 		defer w.cancel()
 		w.expect("ADDED pi-1 5", "ADDED pi-2 5")
 		time.Sleep(leasePeriod + time.Second)
-		w.expect() // nothing was renewed
+		w.expect() // no lease was renewed
 		f.renewed = fakeStart.Add(2 * time.Minute)
 		f.remove(fakeNode("pi-2", ""))
 		time.Sleep(leasePeriod)

@@ -14,12 +14,13 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Browsers watch and read logs over WebSockets: Headlamp does.
+// Browsers use WebSockets for watches and logs, as Headlamp does.
 
-// upgrades tells whether a request becomes a WebSocket, and refuses pages of other sites: a browser
-// sends its certificate or cookie for every page. Accepted are a token, and with a certificate an
-// origin that no site can have or one of the operator's own machine, such as Headlamp's. With a
-// cookie the page must be the hub's, because other programs of this machine are of the same site.
+// upgrades reports whether a request becomes a WebSocket. It refuses pages of other sites, because
+// a browser sends its certificate or cookie for every page. It accepts a token. With a certificate
+// it accepts an origin that no site can have, or one on the operator's own machine, such as
+// Headlamp's. With a cookie the page must be the hub's, because other programs on this machine
+// count as the same site.
 func (c *call) upgrades() (bool, error) {
 	if !wsstream.IsWebSocketRequest(c.r) {
 		return false, nil
@@ -44,7 +45,7 @@ func (c *call) upgrades() (bool, error) {
 		"a page of %s may not open a WebSocket here with a client certificate: use an API token", origin))
 }
 
-// isLocal tells whether an origin is a page of a program on the caller's own machine.
+// isLocal reports whether an origin is a page of a program on the caller's machine.
 func isLocal(origin *url.URL) bool {
 	if origin.Scheme == "file" {
 		return true
@@ -53,7 +54,7 @@ func isLocal(origin *url.URL) bool {
 	return origin.Hostname() == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// logOverWebSocket copies a log to a WebSocket. An error is its last message.
+// logOverWebSocket copies a log to a WebSocket. The last message is the error, if any.
 func (c *call) logOverWebSocket(copy func(ctx context.Context, w io.Writer) error) error {
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()

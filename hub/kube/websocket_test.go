@@ -82,7 +82,7 @@ func TestABrowserReadsALogOverAWebSocket(t *testing.T) {
 	}
 }
 
-// A browser adds its client certificate to the requests of every page, but never a token.
+// A browser adds its client certificate to the requests of every page, but it never adds a token.
 func TestAPageOfAnotherSiteOpensNoWebSocketWithACertificate(t *testing.T) {
 	s := newServer(seeded())
 	s.Access = certificate{}
@@ -96,7 +96,7 @@ func TestAPageOfAnotherSiteOpensNoWebSocketWithACertificate(t *testing.T) {
 	}
 }
 
-// To the browser, other programs on the hub's machine are the same site, so it sends them the
+// To a browser, other programs on the hub's machine are the same site, so it sends them the
 // session's cookie.
 func TestACookieOpensAWebSocketForOurOwnPageOnly(t *testing.T) {
 	s := streaming()

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// request returns the request to change the path's object, for package write.
+// request returns the request to change the path's object for package write.
 func (c *call) request() *write.Request {
 	return &write.Request{
 		Resource: c.res, Sub: c.sub, Namespace: c.namespace, Name: c.name, Verb: c.verb,
@@ -42,7 +42,7 @@ func (c *call) readWriteOptions(patch types.PatchType) (*write.Request, error) {
 		name = "UpdateOptions"
 	}
 	if patch != types.ApplyYAMLPatchType && o.Force != nil && c.verb != "patch" {
-		o.Force = nil // has no meaning without apply
+		o.Force = nil // force has no meaning without apply
 	}
 	if errs := validation.ValidatePatchOptions(&o, patch); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: name}, "", errs)
@@ -55,7 +55,7 @@ func (c *call) readWriteOptions(patch types.PatchType) (*write.Request, error) {
 	return w, nil
 }
 
-// manager returns the default field manager: the program's name.
+// manager returns the default field manager, which is the client program's name.
 func manager(userAgent string) string {
 	name := make([]rune, 0, validation.FieldManagerMaxLength)
 	for _, r := range userAgent {
@@ -72,7 +72,7 @@ func manager(userAgent string) string {
 	return string(name)
 }
 
-// readChange reads an update or patch, and the form of its answer.
+// readChange reads an update or a patch, and returns the form of its answer.
 func (c *call) readChange(patch types.PatchType) (w *write.Request, f resource.Form, err error) {
 	if w, err = c.readWriteOptions(patch); err != nil {
 		return w, f, err
@@ -100,8 +100,8 @@ func (c *call) create() error {
 	return c.write(http.StatusCreated, c.view.One(c.res, st.Result, f, true), f.Media)
 }
 
-// named returns a copy of the call whose path names the object: the original may have been answered
-// before the control loop uses it.
+// named returns a copy of the call whose path names the object. The control loop may use the copy
+// after the original call has been answered.
 func (c *call) named(o state.Object) *call {
 	like := *c
 	like.name = o.GetName()
@@ -166,7 +166,7 @@ func (c *call) patchType() (types.PatchType, error) {
 		string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType))
 }
 
-// refuseNodeLeases refuses writes to the leases that the hub itself keeps.
+// refuseNodeLeases refuses writes to leases that the hub itself keeps.
 func (c *call) refuseNodeLeases() error {
 	if !c.res.NodeLease(c.namespace) {
 		return nil

@@ -28,7 +28,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// send sends a request as admin and expects its code; out, if not nil, is the answer.
+// send sends a request as admin, and expects this code. If out is not nil, it gets the answer.
 func send(t *testing.T, s *Server, method, path, contentType, body string, code int, out any) {
 	t.Helper()
 	w := request{method: method, path: path, contentType: contentType, body: body}.do(s)
@@ -70,8 +70,8 @@ func TestTwoWritersOfOneRevision(t *testing.T) {
 	send(t, s, "PUT", "/api/v1/nodes/pi-1", "", string(body), 409, nil)
 }
 
-// A write is checked on the state in which the control loop applies it, because the handler's
-// snapshot may be out of date.
+// A write is checked against the state to which the control loop applies it, because the handler's
+// snapshot may be old.
 func TestAWriteIsCheckedOnTheNewestState(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -163,7 +163,7 @@ func TestAPodsFinalizerAndItsDevice(t *testing.T) {
 	send(t, s, "PATCH", ns+"/pods/kiosk-1", mp, `{"metadata":{"finalizers":["example.com/hold"]}}`, 200, nil)
 	send(t, s, "DELETE", ns+"/pods/kiosk-1", "", "", 200, nil)
 	send(t, s, "PATCH", ns+"/pods/kiosk-1", mp, `{"metadata":{"finalizers":null}}`, 200, nil)
-	send(t, s, "GET", ns+"/pods/kiosk-1", "", "", 200, nil) // its device must stop it first
+	send(t, s, "GET", ns+"/pods/kiosk-1", "", "", 200, nil) // the device must stop the pod first
 	send(t, s, "DELETE", ns+"/pods/kiosk-1", "", `{"gracePeriodSeconds":0}`, 200, nil)
 	send(t, s, "GET", ns+"/pods/kiosk-1", "", "", 404, nil)
 }
@@ -190,7 +190,7 @@ func TestPagesOfAListWhileThingsChange(t *testing.T) {
 			if list.RemainingItemCount == nil || *list.RemainingItemCount != 4 {
 				t.Errorf("after the first page remain %v, want 4", list.RemainingItemCount)
 			}
-			f.remove(fakeNode("pi-2", "")) // on the page that was read already
+			f.remove(fakeNode("pi-2", "")) // pi-2 is on a page that was already read
 			f.put(fakeNode("pi-45", "oslo"))
 		}
 		if next = list.Continue; next == "" {
@@ -223,12 +223,12 @@ func TestServerSideApply(t *testing.T) {
 	}
 	send(t, s, "PATCH", path("bob", "&force=true"), ssa, head+`{"a":"2","c":"1"}}`, 200, nil)
 	cm = corev1.ConfigMap{}
-	send(t, s, "PATCH", path("ann", ""), ssa, head+`{"b":"1"}}`, 200, &cm) // ann gives up a, which bob owns
+	send(t, s, "PATCH", path("ann", ""), ssa, head+`{"b":"1"}}`, 200, &cm) // ann no longer sets a, which bob owns too
 	if cm.Data["a"] != "2" {
 		t.Errorf("data is %v, want bob's a=2", cm.Data)
 	}
 	cm = corev1.ConfigMap{}
-	send(t, s, "PATCH", path("ann", ""), ssa, head+`{}}`, 200, &cm) // ann is the only owner of b
+	send(t, s, "PATCH", path("ann", ""), ssa, head+`{}}`, 200, &cm) // only ann owns b
 	if _, ok := cm.Data["b"]; ok {
 		t.Errorf("data is %v, want b removed with its last manager", cm.Data)
 	}
@@ -257,8 +257,8 @@ func TestAFailureOfTheStoreIsReported(t *testing.T) {
 	}
 }
 
-// An event is one object in two groups: either group reads what the other wrote, and its writes
-// keep the other's fields.
+// An event is one object in two API groups. Each group reads what the other wrote, and a write
+// through one keeps the fields of the other.
 func TestAnEventIsTheSameUnderBothGroups(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -312,7 +312,7 @@ func TestObjectsInASnapshotAreNeverChanged(t *testing.T) {
 	}
 }
 
-// Whatever the patch, the answer is a Status or the object, and a refusal changes nothing.
+// The answer to any patch is a Status or the object. A refused patch changes nothing.
 func FuzzPatch(f *testing.F) {
 	for _, c := range cases {
 		if c.method == http.MethodPatch {
@@ -344,7 +344,7 @@ func FuzzPatch(f *testing.F) {
 	})
 }
 
-// An auditing keeps its records.
+// An auditing stores the audit's records.
 type auditing struct {
 	lines []string
 	rows  []store.Audit
@@ -396,7 +396,7 @@ func TestAnObjectThatIsBeingDeletedIsUpdated(t *testing.T) {
 	p.Labels["c"] = "d"
 	body, _ := json.Marshal(p)
 	send(t, s, "PUT", ns+"/pods/kiosk-1", "", string(body), 200, nil)
-	p.ResourceVersion, p.DeletionTimestamp, p.DeletionGracePeriodSeconds = "", nil, nil // as a client writes it that ignores the deletion
+	p.ResourceVersion, p.DeletionTimestamp, p.DeletionGracePeriodSeconds = "", nil, nil // some clients omit the fields of the deletion
 	body, _ = json.Marshal(p)
 	send(t, s, "PUT", ns+"/pods/kiosk-1", "", string(body), 200, &p)
 	if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil {
@@ -434,15 +434,14 @@ func TestAConditionOpensAReadinessGate(t *testing.T) {
 	send(t, s, "POST", ns+"/pods/held/binding", "", `{"target":{"name":"pi-1"}}`, 201, nil)
 }
 
-// A slow step is made outside of the control loop, even when it must be made again: the loop would
-// keep every device waiting.
+// A slow step is always made outside of the control loop, because it would delay every device.
 func TestTheLoopDoesNotRemakeSlowSteps(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		takes time.Duration
-		moves int // changes under the step while it is made
-		makes int // in all
-		there int // of them in the control loop
+		moves int // number of changes to the objects while the step is made
+		makes int // how often the step is made
+		there int // how often the control loop makes it
 		want  bool
 	}{
 		{"a slow step on unchanged objects is made once", time.Second, 0, 1, 0, true},
@@ -484,7 +483,7 @@ func TestTheLoopDoesNotRemakeSlowSteps(t *testing.T) {
 	}
 }
 
-// Unknown fields of a scale are refused, warned of or ignored, as in every patch.
+// Unknown fields of a scale are refused, warned about or ignored, as in every patch.
 func TestUnknownFieldsInAPatchOfAScale(t *testing.T) {
 	s := newServer(seeded())
 	const path = apps + "/deployments/web/scale"
@@ -511,7 +510,7 @@ func TestUnknownFieldsInAPatchOfAScale(t *testing.T) {
 	}
 }
 
-// Removing a namespace's finalizers keeps its status, as in a kube-apiserver.
+// Removing a namespace's finalizers keeps its status, as in kube-apiserver.
 func TestFinalizeLeavesTheStatusAlone(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
@@ -530,8 +529,8 @@ func TestFinalizeLeavesTheStatusAlone(t *testing.T) {
 	send(t, s, "GET", path, "", "", 404, nil)
 }
 
-// A cluster-scoped object may have a namespace, as many rendered manifests do; it is ignored, as in
-// a kube-apiserver.
+// The namespace of a cluster-scoped object is ignored, as in kube-apiserver. Many rendered
+// manifests have one.
 func TestAClusterScopedObjectMayNameANamespace(t *testing.T) {
 	f := seeded()
 	s := newServer(f)

@@ -1,6 +1,6 @@
 // Package body reads and decodes the bodies of API requests.
 //
-// Only this package reads bodies: it limits their size, depth and elements, and reserves memory
+// Only this package reads bodies. It limits their size, depth and elements, and reserves memory
 // before it decodes them. Errors name the field and the line. Package admission has the rules for
 // objects' fields.
 package body
@@ -27,23 +27,23 @@ import (
 // Limits in bytes of a request's body.
 const (
 	MaxBody  = 3 << 20  // Kubernetes' limit for JSON and YAML
-	maxSmall = 64 << 10 // of reviews, bindings, evictions, scales and delete options
+	maxSmall = 64 << 10 // limit for reviews, bindings, evictions, scales and delete options
 )
 
-// A Body is a request's body, counted but not decoded.
+// A Body is a request's body that is checked but not decoded.
 type Body struct {
-	Text       []byte // as it was sent
-	Media      string // of Data: mediaJSON or mediaProto
+	Text       []byte // the text as it was sent
+	Media      string // media type of Data: mediaJSON or mediaProto
 	Data       []byte // Text, or its JSON if Text is YAML
-	Duplicates error  // lists the duplicate keys of YAML
+	Duplicates error  // error that lists duplicate keys of YAML
 }
 
 // A Want describes the body that a request needs.
 type Want struct {
 	Kind  schema.GroupVersionKind
-	Small bool // such bodies are always short
-	Patch bool // a patch of an object of the kind is accepted
-	Live  int  // bytes of the object that a patch changes
+	Small bool // bodies of this kind are always short
+	Patch bool // the body may be a patch of an object of the kind
+	Live  int  // size in bytes of the object that a patch changes
 }
 
 // A Reader reads the body of one request, and reserves memory for it until Release.
@@ -60,7 +60,7 @@ func (l *Load) Reader(w http.ResponseWriter, r *http.Request, user string) *Read
 	return &Reader{load: l, w: w, r: r, user: user}
 }
 
-// Release frees the memory that the body has reserved.
+// Release releases the reserved memory.
 func (r *Reader) Release() {
 	for _, release := range r.releases {
 		release()
@@ -76,7 +76,7 @@ func (r *Reader) reserve(from *budget, bytes int64) error {
 	return err
 }
 
-// Read reads the request's body. It counts it, and reserves memory before decoding.
+// Read reads the request's body. It counts the elements, and reserves memory before decoding.
 func (r *Reader) Read(want Want) (b Body, err error) {
 	most := int64(MaxBody)
 	if want.Small {
@@ -114,7 +114,7 @@ func (r *Reader) Read(want Want) (b Body, err error) {
 		n, err = bound.CountProto(b.Text, into)
 	case resource.MediaJSON, string(types.JSONPatchType):
 		n = bound.CountJSON(b.Text)
-	default: // a patch may be YAML; in an apply, duplicate keys are an error
+	default: // a patch may be YAML; duplicate keys are an error only in an apply
 		isYAML = media == string(types.ApplyYAMLPatchType)
 		if json.Valid(b.Text) {
 			n = bound.CountJSON(b.Text)
@@ -148,7 +148,7 @@ func (r *Reader) Read(want Want) (b Body, err error) {
 		}
 	}
 	if want.Patch && media != string(types.ApplyYAMLPatchType) {
-		return b, nil // the caller checks the patched object
+		return b, nil // the caller checks the object after the patch
 	}
 	return b, CheckCost(b.Data, b.Media, want.Kind)
 }
@@ -162,7 +162,7 @@ func fromYAML(text []byte) (data []byte, duplicates, err error) {
 	return data, duplicates, err
 }
 
-// ContentType returns the media type of the body; the default is JSON.
+// ContentType returns the media type of the request's body. The default is JSON.
 func ContentType(r *http.Request) string {
 	header := r.Header.Get("Content-Type")
 	if header == "" {
@@ -175,7 +175,7 @@ func ContentType(r *http.Request) string {
 	return media
 }
 
-// KnownMedia refuses a body whose media type is not one of objects.
+// KnownMedia refuses a body whose media type cannot encode an object.
 func KnownMedia(r *http.Request) error {
 	switch media := ContentType(r); media {
 	case resource.MediaJSON, resource.MediaYAML, "application/x-yaml", "text/yaml", resource.MediaProto:
@@ -185,8 +185,8 @@ func KnownMedia(r *http.Request) error {
 	}
 }
 
-// Decode decodes a body as an object of the kind. It is strict: with a strict-decoding error it
-// also returns the object, and the client's fieldValidation says whether the error counts.
+// Decode decodes a body as an object of the kind. It is strict, but returns the object together
+// with a strict-decoding error. The client's fieldValidation decides whether the error counts.
 func (b Body) Decode(kind schema.GroupVersionKind) (runtime.Object, *schema.GroupVersionKind, error) {
 	if b.Media == resource.MediaProto {
 		return resource.ProtoCodec.Decode(b.Data, &kind, nil)
@@ -202,11 +202,11 @@ func (b Body) Decode(kind schema.GroupVersionKind) (runtime.Object, *schema.Grou
 	return o, have, err
 }
 
-// Object decodes an object of the kind from b. Unknown and duplicate fields are refused, returned
-// as warnings or ignored, as validation says. name is the object's name in the path.
+// Object decodes an object of the kind from b. validation says whether unknown and duplicate fields
+// are refused, returned as warnings, or ignored. name is the object's name in the path.
 func (b Body) Object(kind schema.GroupVersionKind, name,
 	validation string) (o runtime.Object, warnings []string, err error) {
-	// An empty body decodes as an object without fields: say so instead.
+	// An empty body would be decoded as an object without fields, so refuse it here.
 	if len(b.Text) == 0 {
 		return nil, nil, apierrors.NewBadRequest("the body of the request is empty: send a " + kind.Kind)
 	}
@@ -236,7 +236,7 @@ func (b Body) Object(kind schema.GroupVersionKind, name,
 	return o, Messages(strict.Errors()), nil
 }
 
-// Messages returns the texts of errors, for warnings.
+// Messages returns the errors' texts, for warnings.
 func Messages(errs []error) (all []string) {
 	for _, err := range errs {
 		all = append(all, err.Error())
@@ -244,7 +244,7 @@ func Messages(errs []error) (all []string) {
 	return all
 }
 
-// WrongKind refuses an object of another kind than the path's.
+// WrongKind refuses an object whose kind differs from the path's.
 func WrongKind(have, want schema.GroupVersionKind) error {
 	if have.GroupVersion() != want.GroupVersion() {
 		return apierrors.NewBadRequest(fmt.Sprintf(

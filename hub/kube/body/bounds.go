@@ -12,11 +12,11 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// CheckCost refuses JSON or protobuf that would cost too much to decode as the kind.
+// CheckCost refuses JSON or protobuf whose decoding as this kind would need too much memory.
 func CheckCost(b []byte, media string, kind schema.GroupVersionKind) error {
 	into, err := resource.Scheme.New(kind)
 	if err != nil {
-		into = nil // not a kind of ours: it is not decoded
+		into = nil // an unknown kind is not decoded
 	}
 	if media == resource.MediaProto {
 		err = bound.Proto(b, into)
@@ -29,8 +29,8 @@ func CheckCost(b []byte, media string, kind schema.GroupVersionKind) error {
 	return nil
 }
 
-// CheckBounds checks a decoded object against the limits of all input, before it is compared with
-// other objects. A new object has no name in the path and uses its own.
+// CheckBounds checks a decoded object against the limits of all input, before the object is
+// compared with others. A new object has no name in the path, so its own name is used.
 func CheckBounds(o runtime.Object, kind schema.GroupVersionKind, name string) error {
 	if err := bound.Field(o); err != nil {
 		if m, ok := o.(metav1.Object); ok && name == "" {

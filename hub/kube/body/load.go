@@ -13,13 +13,14 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// Limits in bytes of memory for request bodies: of all requests, and of one user's.
+// Limits in bytes of the memory for request bodies: of all requests, and of one user's requests.
 const (
 	maxReading, userReading   = 32 << 20, 16 << 20
 	maxDecoding, userDecoding = 80 << 20, 48 << 20
 
-	// How long a request waits for memory before it is refused. A request that waits to be read
-	// blocks its HTTP/2 connection, which may carry the requests that hold the memory.
+	// readPatience and its sibling limit how long a request waits for memory before it is refused.
+	// A request that waits to be read blocks its HTTP/2 connection, and so other requests that hold
+	// memory.
 	readPatience   = time.Second
 	decodePatience = 10 * time.Second
 )
@@ -35,14 +36,14 @@ func NewLoad() *Load {
 	}
 }
 
-// A budget is a number of bytes for all users, with a limit for each.
+// A budget is a number of bytes for all users, with a limit for each user.
 type budget struct {
 	all      *semaphore.Weighted
 	each     int64
 	patience time.Duration
 
 	mu sync.Mutex
-	by map[string]*semaphore.Weighted // each user's share; there are few users
+	by map[string]*semaphore.Weighted // each user's share; the hub has few users
 }
 
 func (r *budget) of(user string) *semaphore.Weighted {
@@ -57,11 +58,11 @@ func (r *budget) of(user string) *semaphore.Weighted {
 	return r.by[user]
 }
 
-// take reserves memory for a user until release. It waits if too little is free.
+// take reserves memory for a user until release. It waits while too little is free.
 func (r *budget) take(ctx context.Context, user string, size int64) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
-	size = min(size, r.each) // a larger request needs all of its user's share
+	size = min(size, r.each) // a larger request needs its user's whole share
 	mine := r.of(user)
 	if mine.Acquire(ctx, size) == nil {
 		if r.all.Acquire(ctx, size) == nil {
@@ -73,20 +74,20 @@ func (r *budget) take(ctx context.Context, user string, size int64) (release fun
 		"the hub has too little free memory for this request: send fewer large requests at once, and try again", 1)
 }
 
-// cost estimates the bytes that a body uses while it is decoded, merged and encoded again.
+// cost estimates the memory for decoding, merging and encoding a body.
 func cost(text []byte, n bound.Count, isYAML bool) int64 {
 	size := 4*len(text) + 1024*n.Objects + 64*n.Values
-	if isYAML { // YAML becomes a tree first, with a node for each name and value
+	if isYAML { // YAML is first decoded into a tree with a node for each name and value
 		size += 4*len(text) + 384*n.Values
 	}
 	return int64(size)
 }
 
-// patchCost estimates the further bytes that a patch uses. The object is encoded, patched and
-// decoded; a JSON patch may copy its own copies, up to the size of a body.
+// patchCost estimates the additional memory for a patch. The object is encoded, patched and
+// decoded. A JSON patch may copy its own copies, up to the size of a body.
 func patchCost(patch []byte, media string, live int) int64 {
 	size := 8 * int64(live)
-	copies := bytes.Contains(patch, []byte("copy")) || bytes.IndexByte(patch, '\\') >= 0 // or with escapes
+	copies := bytes.Contains(patch, []byte("copy")) || bytes.IndexByte(patch, '\\') >= 0 // the word copy may be written with escapes
 	if copies && media == string(types.JSONPatchType) {
 		size += 4 * MaxBody
 	}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// A request that gets no memory in time is refused; one user cannot take all memory.
+// A request that does not get memory in time is refused. One user cannot take all memory.
 func TestRequestsWaitForMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLoad()
@@ -22,7 +22,7 @@ func TestRequestsWaitForMemory(t *testing.T) {
 			_, err := r.Read(Want{Kind: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}})
 			return err
 		}
-		theirs, err := l.decoding.take(t.Context(), "another", maxDecoding) // one user's share leaves some for others
+		theirs, err := l.decoding.take(t.Context(), "another", maxDecoding) // one user's share leaves memory for other users
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +47,7 @@ func TestRequestsWaitForMemory(t *testing.T) {
 	})
 }
 
-// A short patch reserves memory for the object that it changes and for what it copies.
+// A short patch reserves memory for the object that it changes, and for its copies.
 func TestSmallPatchesWaitForMemory(t *testing.T) {
 	const (
 		label = `{"metadata":{"labels":{"a":"b"}}}`

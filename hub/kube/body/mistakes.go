@@ -23,8 +23,8 @@ import (
 // maxMistakes limits the fields in an error.
 const maxMistakes = 20
 
-// DecodeError refuses a body that does not decode. It names all wrong fields in plain words, where
-// the decoder would name only the first, with a Go type.
+// DecodeError refuses a body that cannot be decoded. It names all wrong fields in plain words; the
+// decoder names only the first, with a Go type.
 func DecodeError(b Body, kind schema.GroupVersionKind, err error) error {
 	text, causes := Describe(b, kind, err)
 	st := metav1.Status{
@@ -37,8 +37,8 @@ func DecodeError(b Body, kind schema.GroupVersionKind, err error) error {
 	return &apierrors.StatusError{ErrStatus: st}
 }
 
-// Describe puts a decoder's error into plain words. If only unknown fields are wrong it returns the
-// decoder's text, which clients recognize.
+// Describe explains a decoder's error in plain words. If only unknown fields are wrong, it returns
+// the decoder's text, because clients recognize it.
 func Describe(b Body, kind schema.GroupVersionKind, err error) (string, []metav1.StatusCause) {
 	causes := mistakes(b, kind)
 	var parts []string
@@ -55,14 +55,14 @@ func Describe(b Body, kind schema.GroupVersionKind, err error) (string, []metav1
 
 const unknownField metav1.CauseType = "FieldUnknown"
 
-// mistakes returns the fields of a body that are unknown or have values of a wrong type.
+// mistakes returns the unknown fields of a body, and the fields whose values have a wrong type.
 func mistakes(b Body, kind schema.GroupVersionKind) (all []metav1.StatusCause) {
 	into, err := resource.Scheme.New(kind)
 	if err != nil || b.Media == resource.MediaProto {
 		return nil
 	}
 	var at lines.Object
-	if !json.Valid(b.Text) { // YAML
+	if !json.Valid(b.Text) { // the text is YAML
 		if objects := lines.Objects(b.Text); len(objects) > 0 {
 			at = objects[0]
 		}
@@ -184,7 +184,7 @@ func (w *mismatches) value(path string, v any, t reflect.Type) {
 	}
 }
 
-// customFormat describes the input of a type with its own decoder.
+// customFormat describes the input of a type that has its own decoder.
 func customFormat(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[quantity.Quantity]():
@@ -199,7 +199,7 @@ func customFormat(t reflect.Type) string {
 	return "another form"
 }
 
-// describeValue describes a value.
+// describeValue describes a value in plain words.
 func describeValue(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -238,7 +238,7 @@ func jsonFields(t reflect.Type, into map[string]reflect.Type) {
 	}
 }
 
-// closest suggests the known field that resembles an unknown one.
+// closest suggests the known field whose name is close to an unknown one.
 func closest(name string, known map[string]reflect.Type) string {
 	for _, have := range sorted(known) {
 		if strings.EqualFold(have, name) || have == name+"s" || have+"s" == name {

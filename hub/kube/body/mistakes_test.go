@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-// Mistakes in objects are named in plain words, with the field and, in YAML, the line.
+// Errors about mistakes in objects are plain, and name the field and, in YAML, the line.
 func TestMistakesAreNamedByFieldAndLine(t *testing.T) {
 	head := "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: x\n"
 	pod := head + "spec:\n  template:\n    spec:\n      containers:\n"
@@ -61,8 +61,8 @@ func TestMistakesAreNamedByFieldAndLine(t *testing.T) {
 	}
 }
 
-// Errors about unknown fields keep the decoder's text, which clients recognize; the causes suggest
-// a known field.
+// Errors about unknown fields keep the decoder's text, because clients recognize it. Their causes
+// suggest a known field.
 func TestErrorsOfUnknownFieldsKeepTheirText(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
 	b := inYAML(t, "apiVersion: apps/v1\nkind: Deployment\nspec:\n  replica: 3\n")
@@ -74,7 +74,7 @@ func TestErrorsOfUnknownFieldsKeepTheirText(t *testing.T) {
 	}
 }
 
-// inYAML returns a body of YAML.
+// inYAML returns a YAML body.
 func inYAML(t *testing.T, text string) Body {
 	t.Helper()
 	data, twice, err := fromYAML([]byte(text))

@@ -1,8 +1,8 @@
 // Package lines finds the line of a field in a YAML text.
 //
-// Errors name an object's field by its path, such as spec.template.spec.containers[0].image; people
-// look for a line. The package decides nothing, and returns nothing for a field that it cannot
-// find. Packages body and admin/manifest use it.
+// Errors name an object's field by its path, such as spec.template.spec.containers[0].image, but
+// users look for a line. The package decides nothing, and returns nothing for a field that it
+// cannot find. Packages body and admin/manifest use it.
 package lines
 
 import (
@@ -22,8 +22,8 @@ import (
 // An Object is one object of a text.
 type Object struct{ node *yaml.Node }
 
-// Objects returns the objects of all documents of a text, with lists split and empty documents left
-// out. It stops at invalid YAML.
+// Objects returns the objects of all documents of a text. It splits lists, skips empty documents,
+// and stops at invalid YAML.
 func Objects(text []byte) (all []Object) {
 	if bound.LimitYAML(text) != nil {
 		return nil
@@ -50,7 +50,7 @@ func Objects(text []byte) (all []Object) {
 	}
 }
 
-// Of returns the line of a field, counted from 1; 0 means not found. For a missing field it returns
+// Of returns the line of a field, counted from 1, or 0 if not found. For a missing field it returns
 // the line of the field that should contain it.
 func (o Object) Of(path string) int {
 	if o.node == nil || path == "" {
@@ -70,8 +70,8 @@ func (o Object) Of(path string) int {
 	return line
 }
 
-// step splits the first part off a path. A key may contain dots, as labels do, so the longest
-// matching key is used.
+// step splits the first part off a path. It uses the longest matching key, because keys such as
+// labels may contain dots.
 func step(at *yaml.Node, path string) (next, key *yaml.Node, rest string) {
 	if inner, ok := strings.CutPrefix(path, "["); ok {
 		name, rest, ok := strings.Cut(inner, "]")
@@ -119,8 +119,8 @@ func child(at *yaml.Node, name string) (value, key *yaml.Node) {
 	return nil, nil
 }
 
-// Syntax describes the first syntax error of a text, with the line; "" means valid YAML. The parser
-// alone does not name tabs, and reports wrong indentation at the start of the block.
+// Syntax describes the first syntax error of a text with its line; "" means valid YAML. The
+// parser's own message does not mention tabs, and names the beginning of a wrongly indented block.
 func Syntax(text []byte) string {
 	if bound.LimitYAML(text) != nil || parses(text) == nil {
 		return ""
@@ -139,13 +139,13 @@ func Syntax(text []byte) string {
 		for n > 0 && !good(n) {
 			n--
 		}
-	} else { // a value of several lines may mislead it
+	} else { // a value of several lines may mislead the search
 		n = sort.Search(n, func(i int) bool { return !good(i + 1) })
 	}
 	return fmt.Sprintf("line %d does not fit the lines above it: check indentation, quotes and brackets", n+1)
 }
 
-// few is the number of lines in which the last good line is searched one by one.
+// few is the number of lines below which the last good line is searched one by one.
 const few = 200
 
 func parses(text []byte) error {

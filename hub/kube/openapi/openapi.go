@@ -1,10 +1,10 @@
-// Package openapi serves the API's OpenAPI documents, in versions 2 and 3, and provides the schemas
+// Package openapi serves the API's OpenAPI documents, versions 2 and 3, and provides the schemas
 // for server-side apply.
 //
-// Program generate makes the documents from Kubernetes' own: they contain what the hub serves, and
-// mark fields that devices do not support. They are compressed in the program, and are decompressed
-// while they are sent, so they use no memory. The package knows no objects and checks no rights;
-// package kube does.
+// Program generate makes the documents from Kubernetes' own. They contain only what the hub serves,
+// and mark fields that devices do not support. The program contains them compressed, and
+// decompresses them while sending, so they use no memory. The package knows no objects and checks
+// no rights; package kube does.
 package openapi
 
 import (
@@ -39,20 +39,20 @@ var Paths = []string{"/openapi/v2", "/openapi/v3"}
 
 // Handler serves /openapi/v2, /openapi/v3 and the documents below it.
 func Handler() http.Handler {
-	var hashes map[string]string // by "v2", "v2.pb", "v3/api/v1", …
+	var hashes map[string]string // hash by document: "v2", "v2.pb", "v3/api/v1", …
 	b, err := files.ReadFile("index.json")
 	if err == nil {
 		err = json.Unmarshal(b, &hashes)
 	}
 	if err != nil {
-		panic(err) // it is part of the program
+		panic(err) // the file is part of the program
 	}
 	return &handler{hashes, index(hashes)}
 }
 
 type handler struct {
 	hashes map[string]string
-	index  []byte // of version 3
+	index  []byte // index of version 3
 }
 
 func index(hashes map[string]string) []byte {
@@ -67,7 +67,7 @@ func index(hashes map[string]string) []byte {
 	}
 	b, err := json.Marshal(map[string]any{"paths": paths})
 	if err != nil {
-		panic(err) // strings only
+		panic(err) // a map of strings can always be encoded
 	}
 	return b
 }
@@ -90,7 +90,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		w.Header().Set("Content-Type", mediaJSON)
 		w.Header().Set("Vary", "Accept")
-		_, _ = w.Write(h.index) // an error means that the client is gone
+		_, _ = w.Write(h.index) // an error means that the client has gone
 	case h.hashes[name] != "" && strings.HasPrefix(name, "v3/"):
 		h.version3(w, r, name)
 	default:
@@ -110,7 +110,7 @@ func (h *handler) version2(w http.ResponseWriter, r *http.Request) {
 }
 
 // version3 serves the document of a group and version. A URL with the document's hash may be cached
-// for ever; one with another hash redirects to the present one.
+// for ever. A URL with another hash is redirected to the current one.
 func (h *handler) version3(w http.ResponseWriter, r *http.Request, name string) {
 	if media(r, mediaJSON) == "" {
 		notAcceptable(w, mediaJSON)
@@ -146,7 +146,7 @@ func send(w http.ResponseWriter, r *http.Request, d document) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	defer func() { _ = f.Close() }() // it is part of the program
+	defer func() { _ = f.Close() }() // the file is part of the program
 	head.Set("Content-Type", d.media)
 	body := io.Reader(f)
 	if zips(r) {
@@ -161,10 +161,10 @@ func send(w http.ResponseWriter, r *http.Request, d document) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	_, _ = io.Copy(w, body) // an error means that the client is gone
+	_, _ = io.Copy(w, body) // an error means that the client has gone
 }
 
-// zips tells whether the client accepts gzip.
+// zips reports whether the client accepts gzip.
 func zips(r *http.Request) bool {
 	for _, clause := range strings.Split(strings.Join(r.Header.Values("Accept-Encoding"), ","), ",") {
 		name, q, _ := strings.Cut(strings.ReplaceAll(clause, " ", ""), ";")
@@ -175,7 +175,7 @@ func zips(r *http.Request) bool {
 	return false
 }
 
-// media returns the first offered media type that the client accepts, "" for none.
+// media returns the first offered media type that the client accepts, or "".
 func media(r *http.Request, offers ...string) string {
 	accept := strings.Join(r.Header.Values("Accept"), ",")
 	if strings.TrimSpace(accept) == "" {
@@ -199,14 +199,14 @@ func notAcceptable(w http.ResponseWriter, offers ...string) {
 }
 
 // Schemas returns the schemas of all served kinds and of their parts, without descriptions, by the
-// names with which they refer to each other. Each call reads them anew, so keep the result only
-// where it is needed.
+// names that references use. Each call decodes them again, so keep the result only where it is
+// needed.
 func Schemas() (map[string]*spec.Schema, error) {
 	f, err := files.Open("schemas.json.gz")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it is part of the program
+	defer func() { _ = f.Close() }() // the file is part of the program
 	z, err := gzip.NewReader(f)
 	if err != nil {
 		return nil, fmt.Errorf("read the schemas: %w", err)

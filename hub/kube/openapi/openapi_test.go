@@ -56,7 +56,7 @@ type document3 struct {
 	Components struct{ Schemas map[string]map[string]any }
 }
 
-// urls is the index of version 3.
+// urls returns the index of version 3.
 func urls(t testing.TB) map[string]string {
 	t.Helper()
 	var index struct {
@@ -265,7 +265,7 @@ func TestEveryKindIsFoundThroughItsPathAndItsSchema(t *testing.T) {
 	}
 }
 
-// The schemas that are written by hand match the Go types.
+// The schemas in own.yaml, which are written by hand, match the Go types.
 func TestOurSchemasAreTheGoTypes(t *testing.T) {
 	schemas, err := Schemas()
 	if err != nil {
@@ -335,7 +335,7 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 	check(reflect.TypeOf(fleet.DeviceReportList{}), own+"DeviceReportList")
 	check(reflect.TypeOf(fleet.IncidentList{}), own+"IncidentList")
 	check(reflect.TypeOf(fleet.FirmwareRolloutList{}), own+"FirmwareRolloutList")
-	check(reflect.TypeOf(hardware.Report{}), own+"Report") // the device's report is served as it is
+	check(reflect.TypeOf(hardware.Report{}), own+"Report") // the hub serves the device's report unchanged
 	check(reflect.TypeOf(metricsv1beta1.NodeMetricsList{}), metrics+"NodeMetricsList")
 	check(reflect.TypeOf(metricsv1beta1.PodMetricsList{}), metrics+"PodMetricsList")
 }

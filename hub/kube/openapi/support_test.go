@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/hub/admission"
 )
 
-// kubectl explain says how admission handles a field. After a change, run go generate
+// kubectl explain says how admission handles a field. After a change run go generate
 // ./hub/kube/openapi.
 func TestTheDocumentsSayHowAFieldIsHandled(t *testing.T) {
 	var doc struct {

@@ -15,16 +15,16 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// channels is a command's client on a WebSocket: the first byte of each message is the stream's
-// number. In v5 the message 255, 0 ends the input; v4 has no message for that. In the base64 forms,
-// for clients that send only text, the first byte is a digit. Before v4 an error was plain text,
-// and success an empty message.
+// channels is a command's client on a WebSocket. The first byte of each message is the stream's
+// number. In v5 the message 255, 0 ends the input; v4 has no such message. The base64 forms are for
+// clients that send only text; their first byte is a digit. Before v4 an error was plain text, and
+// success an empty message.
 type channels struct {
 	*socket
 	*input
 	enabled  Streams
 	v5       bool
-	beforeV4 bool // before v4
+	beforeV4 bool // a protocol older than v4
 }
 
 const (
@@ -49,10 +49,10 @@ func acceptChannels(w http.ResponseWriter, r *http.Request, enabled Streams) (se
 	c := &channels{socket: s, input: newInput(), enabled: enabled, v5: protocol == remotecommand.StreamProtocolV5Name,
 		beforeV4: protocol == v1 || protocol == v1Base64}
 	go c.listen()
-	if c.v5 { // v5 clients need no first message, and kubectl 1.30 to 1.32 report one as an error
+	if c.v5 { // v5 clients need no first message; kubectl 1.30 to 1.32 reports it as an error
 		return c, nil
 	}
-	// Clients before v5 wait for a first message, which says that the streams are open.
+	// Clients older than v5 wait for a first message, which says that the streams are open.
 	first := channel{c.socket, remotecommand.StreamErr}
 	switch {
 	case enabled.Stdout:
@@ -64,8 +64,8 @@ func acceptChannels(w http.ResponseWriter, r *http.Request, enabled Streams) (se
 	return c, nil
 }
 
-// listen reads until the client closes. While the command does not read its input, listen does not
-// read either, and the next ping finds out that the client is gone.
+// listen reads until the client closes the connection. While the command does not read its input,
+// listen waits too, and the next ping notices that the client has gone.
 func (c *channels) listen() {
 	defer panics.Catch("stream")
 	defer c.markClosed()
@@ -73,7 +73,7 @@ func (c *channels) listen() {
 	buf := make([]byte, 32<<10)
 	for {
 		_, message, err := c.conn.NextReader()
-		// before v5 a normal close is the end of the input
+		// Before v5 a normal close ends the input.
 		if websocket.IsCloseError(err, websocket.CloseNormalClosure) && !c.v5 {
 			c.input.close()
 		}
@@ -81,7 +81,7 @@ func (c *channels) listen() {
 			return
 		}
 		if _, err := io.ReadFull(message, buf[:1]); err != nil {
-			continue // some clients send empty messages to keep the connection
+			continue // some clients keep the connection open with empty messages
 		}
 		if c.text {
 			buf[0] -= '0'
@@ -109,7 +109,7 @@ func (c *channels) typed(message io.Reader, buf []byte) {
 			c.input.write(buf[:n])
 		}
 		if err != nil {
-			return // the next message fails too
+			return // the next message fails as well
 		}
 	}
 }
@@ -129,7 +129,7 @@ func (c *channels) gone() <-chan struct{} { return c.closed }
 
 func (c *channels) end(st *metav1.Status) {
 	c.stop()
-	b, _ := json.Marshal(st) // strings and numbers: cannot fail
+	b, _ := json.Marshal(st) // strings and numbers can always be encoded
 	if c.beforeV4 {
 		b = []byte(st.Message)
 	}
@@ -139,7 +139,7 @@ func (c *channels) end(st *metav1.Status) {
 	c.closeGracefully()
 }
 
-// A channel writes to one of the streams.
+// A channel writes to one stream.
 type channel struct {
 	*socket
 	id byte

@@ -26,9 +26,9 @@ const patience = time.Minute
 
 // A tester is the client's side of a command, in one of the protocols.
 type tester interface {
-	// send sends bytes of stdin or resize, if the command has not ended.
+	// send sends bytes of stdin or resize unless the command has ended.
 	send(stream string, b []byte)
-	// shut ends stdin. v4 over a WebSocket has no message for that.
+	// shut ends stdin. v4 over a WebSocket cannot do that.
 	shut()
 	// rest reads a stream to its end.
 	rest(stream string) string
@@ -57,7 +57,7 @@ var ids = map[string]byte{
 	corev1.StreamTypeResize: 4,
 }
 
-// A socketClient keeps the data of each channel.
+// A socketClient stores the data of each channel.
 type socketClient struct {
 	t    *testing.T
 	conn *websocket.Conn
@@ -65,7 +65,7 @@ type socketClient struct {
 	mu    sync.Mutex
 	came  *sync.Cond
 	bytes [5]bytes.Buffer
-	first []byte // the first message
+	first []byte // payload of the first message
 	ended bool
 }
 
@@ -134,7 +134,7 @@ func (c *socketClient) read(stream string, n int) string {
 
 func (c *socketClient) vanish() { _ = c.conn.NetConn().Close() }
 
-// A spdyClient has a SPDY stream for each purpose.
+// A spdyClient has one SPDY stream for each purpose.
 type spdyClient struct {
 	t       *testing.T
 	net     net.Conn
@@ -180,7 +180,7 @@ func openSPDY(t *testing.T, srv *httptest.Server, enabled Streams) tester {
 	t.Helper()
 	c := &spdyClient{t: t, streams: map[string]*spdystream.Stream{}}
 	c.net, c.conn = dialSPDY(t, srv, remotecommand.StreamProtocolV4Name)
-	enabled.Stderr = enabled.Stderr && !enabled.TTY // as kubectl does
+	enabled.Stderr = enabled.Stderr && !enabled.TTY // kubectl does the same
 	for _, name := range enabled.streams() {
 		c.streams[name] = openStream(t, c.conn, http.Header{corev1.StreamType: {name}})
 	}
@@ -224,7 +224,7 @@ func (c *spdyClient) read(stream string, n int) string {
 
 func (c *spdyClient) vanish() { _ = c.net.Close() }
 
-// status reads the result of the command.
+// status reads the command's result.
 func status(t *testing.T, c tester) (st metav1.Status) {
 	t.Helper()
 	text := c.rest(corev1.StreamTypeError)

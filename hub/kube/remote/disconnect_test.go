@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// A hijacked connection was read up to the end of its request.
+// A hijacked is a connection that was read up to the end of its request.
 type hijacked struct {
 	http.ResponseWriter
 	conn net.Conn
@@ -28,8 +28,8 @@ func (h hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return h.conn, bufio.NewReadWriter(h.read, bufio.NewWriter(h.conn)), nil
 }
 
-// If a command does not read its input, the connection behind it is not read either, not even its
-// end. The pings find out that the client is gone.
+// If a command does not read its input, the hub does not read the connection, not even its end.
+// Pings notice that the client has gone.
 func TestAClientThatVanishesWhileItsInputWaits(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T, c net.Conn) (write func([]byte) error){
 		"WebSocket": func(t *testing.T, c net.Conn) func([]byte) error {

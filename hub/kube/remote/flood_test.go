@@ -17,10 +17,10 @@ import (
 	"github.com/moby/spdystream/spdy"
 )
 
-// A flood is a SPDY client that writes frames by hand.
+// A flood is a SPDY client without the library.
 type flood struct {
 	conn net.Conn
-	sent atomic.Int64 // bytes that the hub has read
+	sent atomic.Int64 // bytes that the hub has read so far
 }
 
 func (c *flood) Write(b []byte) (int, error) {
@@ -29,8 +29,8 @@ func (c *flood) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// flooding lets a client write in a synctest bubble until the hub stops reading. Then it calls look
-// with the number of sent bytes. The hub accepts the client's streams, but nothing reads them.
+// flooding lets a client write in a synctest bubble until the hub stops reading, and then calls
+// look with the number of sent bytes. The hub accepts the client's streams but does not read them.
 func flooding(t *testing.T, write func(f *spdy.Framer) error, look func(sent int64)) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -60,7 +60,7 @@ func flooding(t *testing.T, write func(f *spdy.Framer) error, look func(sent int
 		_ = here.Close()
 		_ = conn.Close()
 		for _, s := range open {
-			_ = s.Reset() // the library waits for streams
+			_ = s.Reset() // the library waits until the streams end
 		}
 		<-gone
 	})
@@ -70,7 +70,7 @@ func opens(id spdy.StreamId, h http.Header) *spdy.SynStreamFrame {
 	return &spdy.SynStreamFrame{StreamId: id, Headers: h}
 }
 
-// The hub buffers at most a megabyte of a connection whose streams are not read.
+// The hub buffers at most a megabyte of a connection with unread streams.
 func TestUnreadStreamsAreBufferedToALimit(t *testing.T) {
 	var n int
 	flooding(t, func(f *spdy.Framer) error {
@@ -87,8 +87,8 @@ func TestUnreadStreamsAreBufferedToALimit(t *testing.T) {
 	})
 }
 
-// The hub ends the connection at a frame that its clients do not need. The library would store such
-// frames, or answer them from goroutines that wait for the client.
+// Some frames end the connection, because the hub's clients do not need them. The library would
+// store such frames, or answer them from goroutines that wait for the client.
 func TestFramesThatEndTheConnection(t *testing.T) {
 	control := func(kind uint16, payload ...byte) []byte {
 		b := binary.BigEndian.AppendUint16([]byte{0x80, 3}, kind)
@@ -99,7 +99,7 @@ func TestFramesThatEndTheConnection(t *testing.T) {
 		return append([]byte{0, 0, 0, stream, 0, 0, 0, byte(len(b))}, b...)
 	}
 	empty := bytes.Repeat(data(3), maxEmpty)
-	var tried []byte // streams that are opened and closed at once, as by a port probe: an empty frame ends each
+	var tried []byte // streams of a port probe: each is opened and then ended by an empty frame
 	for id := uint32(1); id < 4*maxEmpty; id += 2 {
 		open := binary.BigEndian.AppendUint32(nil, id)
 		end := append(binary.BigEndian.AppendUint32(nil, id), dataFin, 0, 0, 0)
@@ -108,7 +108,7 @@ func TestFramesThatEndTheConnection(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		bytes []byte
-		want  string // "": it is read to its end
+		want  string // part of the error; "" if the input is read to its end
 	}{
 		{"streams in their order", append(slices.Clone(good), control(synStream, 0, 0, 0, 5)...), ""},
 		{"a stream number of the server", control(synStream, 0, 0, 0, 2), "opened stream 2 after 0"},

@@ -12,14 +12,14 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Limits of the data that clients have sent and nothing has read yet.
+// Limits of data that clients have sent and that is still unread.
 const (
 	streamBuffer = 64 << 10  // bytes of a stream
 	connBuffer   = 256 << 10 // bytes of a connection
 	// maxSend limits a single write, so that streams take turns.
 	maxSend = 32 << 10
-	// defaultWindow is the initial window of streams and of the connection in both directions,
-	// SPDY/3.1 section 2.6.8.
+	// defaultWindow is the initial window of streams and of the connection, in both directions
+	// (SPDY/3.1, section 2.6.8).
 	defaultWindow = 64 << 10
 	// windowUpdateThreshold is how many bytes are read before the client gets a WINDOW_UPDATE.
 	windowUpdateThreshold = 32 << 10
@@ -28,12 +28,12 @@ const (
 // initialWindowSize is the ID of the setting for new streams' windows.
 const initialWindowSize = 7
 
-// A flow does flow control for the streams of one connection. The library has none: it counts no
-// windows, and one unread stream blocks the others.
+// A flow does the flow control for the streams of one connection. The library has no flow control:
+// it counts no windows, and one unread stream blocks all others.
 //
-// kubectl uses the same library and counts no windows either; to such a client everything is sent,
-// and its connection limits the rate. A client that sends a window or an initial window gets no
-// more than that. Data from clients is buffered up to a limit.
+// kubectl uses the same library and counts no windows either. Such a client is sent everything, and
+// its connection limits the rate. A client that sends a window or an initial window gets no more
+// than that. Data from clients is buffered up to a limit.
 type flow struct {
 	write func(frame []byte) error
 
@@ -52,7 +52,7 @@ type flow struct {
 type window struct {
 	send   int64 // bytes that may be sent
 	in     []byte
-	fin    bool // the client sends no more
+	fin    bool // the client sends no more data
 	closed bool
 	read   int
 }
@@ -71,7 +71,7 @@ func (f *flow) open(id uint32) {
 	f.streams[id] = &window{send: f.initialWindow}
 }
 
-// closeStream ends a stream and wakes those that wait for it.
+// closeStream ends a stream and wakes the goroutines that wait for it.
 func (f *flow) closeStream(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,7 +87,7 @@ func (f *flow) drop(id uint32) {
 	}
 }
 
-// end ends all streams and wakes those that wait.
+// end ends all streams and wakes the goroutines that wait for them.
 func (f *flow) end() {
 	defer panics.Catch("stream")
 	f.mu.Lock()
@@ -96,7 +96,7 @@ func (f *flow) end() {
 	f.changed.Broadcast()
 }
 
-// update handles a WINDOW_UPDATE of a stream, or with 0 of the connection.
+// update handles a WINDOW_UPDATE of a stream, or of the connection if the id is 0.
 func (f *flow) update(id uint32, delta int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,7 +116,7 @@ func (f *flow) update(id uint32, delta int64) error {
 	return nil
 }
 
-// settings handles the client's SETTINGS: the initial window of streams.
+// settings handles the client's SETTINGS, which have the initial window of streams.
 func (f *flow) settings(payload []byte) error {
 	if len(payload) < 4 {
 		return nil

@@ -14,12 +14,12 @@ import (
 	"github.com/moby/spdystream/spdy"
 )
 
-// A counter is a SPDY/3.1 client, written by hand, that counts windows.
+// A counter is a SPDY/3.1 client without the library, which counts windows.
 type counter struct {
 	*spdy.Framer
 	mu   sync.Mutex
-	got  map[spdy.StreamId]int // bytes of data
-	sums map[spdy.StreamId]int // sums of the windows that it received
+	got  map[spdy.StreamId]int // received bytes of data
+	sums map[spdy.StreamId]int // sums of received window updates
 }
 
 func (c *counter) listen() {
@@ -46,8 +46,8 @@ func (c *counter) of(id spdy.StreamId) (got, given int) {
 	return c.got[id], c.sums[id]
 }
 
-// counting connects a client with an initial window (0: none) that opens the streams 1, 3 and 5;
-// serve handles each.
+// counting connects a client that opens the streams 1, 3 and 5. first is its initial window; 0 for
+// none. serve handles each stream.
 func counting(t *testing.T, first uint32, serve func(id uint32, s flowStream), client func(t *testing.T, c *counter)) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -91,8 +91,8 @@ func counting(t *testing.T, first uint32, serve func(id uint32, s flowStream), c
 	})
 }
 
-// A client that counts windows and does not read one stream receives no more than its window of
-// that one. The other streams go on.
+// A client counts windows and does not read one stream. The hub sends no more of that stream than
+// its window, and the other streams continue.
 func TestAStreamWithoutAWindowBlocksNoOther(t *testing.T) {
 	const first, more = 1000, 5000
 	counting(t, first, func(id uint32, s flowStream) {
@@ -119,7 +119,7 @@ func TestAStreamWithoutAWindowBlocksNoOther(t *testing.T) {
 		if got, _ := c.of(1); got != first+more {
 			t.Errorf("%d bytes of it after %d more may be sent", got, more)
 		}
-		// From now on the connection's window counts too, and more than that was sent already.
+		// From now on the connection's window counts too. More than that window was already sent.
 		window(0, 1)
 		window(1, more)
 		if got, _ := c.of(1); got != first+more {
@@ -132,20 +132,20 @@ func TestAStreamWithoutAWindowBlocksNoOther(t *testing.T) {
 	})
 }
 
-// adding counts the bytes that are written.
+// adding counts the written bytes.
 type adding struct{ *atomic.Int64 }
 
 func (a adding) Write(p []byte) (int, error) { a.Add(int64(len(p))); return len(p), nil }
 
-// Data of an unread stream is buffered up to its window, and the other streams go on. A client that
-// sends more waits.
+// Data of an unread stream is buffered up to its window, while the other streams continue. A client
+// that sends more has to wait.
 func TestAnUnreadStreamBlocksNoOther(t *testing.T) {
 	const little = "still here"
 	var whole, other atomic.Int64
 	counting(t, 0, func(id uint32, s flowStream) {
 		switch id {
 		case 1:
-			time.Sleep(time.Hour) // reads nothing
+			time.Sleep(time.Hour) // the stream is not read
 			_, _ = io.Copy(io.Discard, s)
 		case 3:
 			_, _ = io.Copy(adding{&whole}, s)
@@ -169,7 +169,7 @@ func TestAnUnreadStreamBlocksNoOther(t *testing.T) {
 			t.Errorf("%d bytes more may be sent of an unread stream", given)
 		}
 		sent := make(chan struct{})
-		go func() { // like kubectl, which counts no windows
+		go func() { // like kubectl, this client counts no windows
 			defer close(sent)
 			send(1, 0, []byte{1})
 			send(5, 0, []byte(little))
@@ -178,7 +178,7 @@ func TestAnUnreadStreamBlocksNoOther(t *testing.T) {
 		if other.Load() > 0 {
 			t.Error("more was kept than the window")
 		}
-		<-sent // once the first stream is closed
+		<-sent // the first stream is closed now
 		synctest.Wait()
 		if got := other.Load(); got != int64(len(little)) {
 			t.Errorf("then %d bytes came", got)
@@ -186,7 +186,8 @@ func TestAnUnreadStreamBlocksNoOther(t *testing.T) {
 	})
 }
 
-// A client that counts windows gets a window for what was read, and can send for ever.
+// A client that counts windows gets a window update for the bytes that were read, and so can send
+// without end.
 func TestReadDataGivesAWindow(t *testing.T) {
 	counting(t, 0, func(id uint32, s flowStream) { _, _ = io.Copy(io.Discard, s) }, func(t *testing.T, c *counter) {
 		const most = 1 << 20

@@ -21,8 +21,8 @@ import (
 // maxConnections limits the concurrent connections of one request.
 const maxConnections = 128
 
-// Dial opens a connection to a port. Its CloseWrite, if any, is called when the client has sent
-// everything.
+// Dial opens a connection to a port. If the connection has CloseWrite, it is called when the client
+// has sent everything.
 type Dial func(ctx context.Context, port int32) (io.ReadWriteCloser, error)
 
 // Forward connects a client to ports until the client closes or the request's context ends. It
@@ -49,7 +49,7 @@ func Forward(w http.ResponseWriter, r *http.Request, dial Dial) error {
 	f := &forwarding{ctx: ctx, dial: dial, pairs: map[string]*pair{}}
 	frames, gone, err := serveSPDY(conn, f.accept)
 	if err != nil {
-		return nil // the client is gone
+		return nil // the client has gone
 	}
 	defer context.AfterFunc(ctx, frames.flow.end)()
 	select {
@@ -81,7 +81,7 @@ type forwarding struct {
 	running sync.WaitGroup
 
 	mu    sync.Mutex
-	pairs map[string]*pair // by request id
+	pairs map[string]*pair // pairs by request ID
 	over  bool
 }
 
@@ -92,7 +92,7 @@ type pair struct {
 	late        *time.Timer
 }
 
-// accept takes a stream of a pair, and starts the connection when both are there.
+// accept accepts one stream of a pair, and starts the connection when the pair is complete.
 func (f *forwarding) accept(s flowStream) {
 	h := s.Headers()
 	id, kind := h.Get(corev1.PortForwardRequestIDHeader), h.Get(corev1.StreamType)
@@ -128,7 +128,7 @@ func (f *forwarding) accept(s flowStream) {
 	}
 }
 
-// drop removes a pair whose other stream did not come.
+// drop removes a pair that stayed incomplete.
 func (f *forwarding) drop(id string, p *pair) {
 	defer panics.Catch("port-forward")
 	f.forget(id)
@@ -141,7 +141,8 @@ func (f *forwarding) forget(id string) {
 	delete(f.pairs, id)
 }
 
-// end waits for running connections, and closes all other streams, for which the library waits.
+// end waits for running connections, and closes all other streams, because the library waits for
+// them.
 func (f *forwarding) end() {
 	f.mu.Lock()
 	f.over = true
@@ -163,7 +164,8 @@ func (p *pair) reset() {
 	}
 }
 
-// run runs one connection from its beginning to its end. It drops what the client sends afterwards.
+// run serves one connection from its beginning to its end. It drops data that the client sends
+// later.
 func (p *pair) run(ctx context.Context, dial Dial) {
 	go func() { _, _ = io.Copy(io.Discard, p.fault) }()
 	conn, err := dial(ctx, p.port)
@@ -171,10 +173,10 @@ func (p *pair) run(ctx context.Context, dial Dial) {
 		err = p.splice(ctx, conn)
 	}
 	if why := stopped(ctx); why != nil {
-		err = why // reset streams have no reader
+		err = why // a reset stream has no reader
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(p.fault.Stream, "%v", err) // short: not counted in a window
+		_, _ = fmt.Fprintf(p.fault.Stream, "%v", err) // too short to be counted in a window
 	}
 	_ = p.data.Close()
 	_ = p.fault.Close()
@@ -182,8 +184,8 @@ func (p *pair) run(ctx context.Context, dial Dial) {
 	p.data.flow.closeStream(p.fault.Identifier())
 }
 
-// splice copies in both directions until the pod has sent everything, either side fails, or the
-// client resets the stream.
+// splice copies in both directions until the pod has sent everything, one side fails, or the client
+// resets the stream.
 func (p *pair) splice(ctx context.Context, conn io.ReadWriteCloser) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -198,7 +200,7 @@ func (p *pair) splice(ctx context.Context, conn io.ReadWriteCloser) error {
 	return err
 }
 
-// send copies the client's data, and its end. A reset by the client reads as an end too.
+// send copies the client's data and its end. A reset by the client looks like an end.
 func (p *pair) send(conn io.ReadWriteCloser, done <-chan struct{}) {
 	defer panics.CatchThen("port-forward", func(error) { _ = conn.Close() })
 	if _, err := io.Copy(conn, p.data); err != nil {

@@ -16,8 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A pod of the test has these ports: 7 echoes to the end, 9 reads everything and sends nothing, 19
-// never stops sending, 25 sends something and closes, others refuse.
+// fakePod dials a pod with these ports: 7 echoes until the end, 9 only reads, 19 sends without end,
+// 25 sends something and closes. All other ports refuse connections.
 func fakePod(t *testing.T) (dial Dial, closed <-chan int32) {
 	ends := make(chan int32, 100)
 	return func(ctx context.Context, port int32) (io.ReadWriteCloser, error) {
@@ -50,7 +50,7 @@ func fakePod(t *testing.T) (dial Dial, closed <-chan int32) {
 	}, ends
 }
 
-// halfPipe sends byte 4 as the end of data, because a pipe has no half-close.
+// halfPipe sends the byte 4 as the end of data, because a pipe cannot be half-closed.
 type halfPipe struct{ net.Conn }
 
 func (h halfPipe) CloseWrite() error { _, err := h.Write([]byte{4}); return err }
@@ -67,7 +67,7 @@ func header(kind, port, id string) http.Header {
 func connect(t *testing.T, conn *spdystream.Connection, id string, port int) (data, fault *spdystream.Stream) {
 	t.Helper()
 	fault = openStream(t, conn, header(corev1.StreamTypeError, strconv.Itoa(port), id))
-	_ = fault.Close() // as kubectl does: it only reads there
+	_ = fault.Close() // kubectl only reads this stream
 	return openStream(t, conn, header(corev1.StreamTypeData, strconv.Itoa(port), id)), fault
 }
 
@@ -95,7 +95,7 @@ func TestConnectionsAreForwardedSideBySide(t *testing.T) {
 	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, closed <-chan int32) {
 		slow, slowFault := connect(t, conn, "1", 7)
 		data, fault := connect(t, conn, "2", 7)
-		sent := bytes.Repeat([]byte("forward "), 64<<10) // half a MiB
+		sent := bytes.Repeat([]byte("forward "), 64<<10) // half a MiB of data
 		go func() {
 			for b := sent; len(b) > 0; b = b[32<<10:] {
 				_, _ = data.Write(b[:32<<10])
@@ -154,7 +154,7 @@ func TestARefusedPortIsReportedAndOthersGoOn(t *testing.T) {
 }
 
 // kubectl resets the stream of a closed local connection. The connection to the pod then ends,
-// whether the pod sends, reads or does nothing.
+// whether the pod sends, reads or does neither.
 func TestAStreamThatIsResetEndsThePodsConnection(t *testing.T) {
 	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, closed <-chan int32) {
 		for i, port := range []int{7, 9, 19} {
@@ -174,7 +174,7 @@ func TestAClientThatVanishesEndsItsConnections(t *testing.T) {
 	eachForwarder(t, func(t *testing.T, raw net.Conn, conn *spdystream.Connection, closed <-chan int32) {
 		for i, port := range []int{7, 9, 19} {
 			data, _ := connect(t, conn, strconv.Itoa(i), port)
-			t.Cleanup(func() { _ = data.Reset() }) // the client's own end waits for that
+			t.Cleanup(func() { _ = data.Reset() }) // the client can only end when this stream has ended
 		}
 		_ = raw.Close()
 		for range 3 {

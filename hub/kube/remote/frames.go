@@ -12,20 +12,20 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Limits of the frames that a SPDY client may send. kubectl sends data frames of 32 KiB, and three
-// short headers to open a stream.
+// Limits of a SPDY client's frames. kubectl sends data frames of 32 KiB, and three short headers to
+// open a stream.
 const (
-	frameHeader = 8       // bytes
+	frameHeader = 8       // bytes of a frame's header
 	maxFrame    = 1 << 20 // bytes of a data frame's payload
 	maxControl  = 2 << 10 // bytes of a control frame's payload
-	maxHeaders  = 8       // of a stream
+	maxHeaders  = 8       // headers of a stream
 	maxHeader   = 256     // bytes of a header's name or value
-	maxEmpty    = 1000    // frames without data in a row, if none opens a stream
-	// maxRead is how much data is read at once.
+	maxEmpty    = 1000    // consecutive frames that neither have data nor open a stream
+	// maxRead is the most data that is read at a time.
 	maxRead = 1 << 10
 )
 
-// Types of control frames, SPDY/3.1 section 2.6.
+// Types of control frames (SPDY/3.1, section 2.6).
 const (
 	synStream    = 1
 	rstStream    = 3
@@ -35,33 +35,35 @@ const (
 	windowUpdate = 9
 )
 
-// dataFin is the flag of a stream's last data frame.
+// dataFin marks a stream's last data frame.
 const dataFin = 1
 
-// framed is a SPDY/3.1 connection that protects the library. The library writes a frame in pieces;
-// framed writes it at once, as one packet or message. The library buffers frames of any length;
-// framed gives it small pieces of data and only the control frames that a client of streams needs.
-// Other frames, too long ones, and those that the library would answer from a goroutine of its own,
-// end the connection. framed sends its own pings, because the library's wait for the answer.
+// framed is a SPDY/3.1 connection between a client and the library:
+//   - The library writes a frame in pieces; framed writes it at once, as one packet or message.
+//   - The library buffers frames of any length; framed passes on small pieces of data, and only the control
+//     frames that a client of streams needs.
+//   - All other frames end the connection, and so do frames that are too long or that the library would answer
+//     from another goroutine.
+//   - framed sends its own pings, because the library's pings wait for the response.
 type framed struct {
 	net.Conn
 	stop chan struct{}
 	once sync.Once
 
-	// of the reader
+	// Fields of the reader.
 	next   []byte // the unread part of a frame
 	buf    [frameHeader + maxControl]byte
-	head   [frameHeader]byte // header of the present data frame
-	rest   int               // its bytes that were not received yet
+	head   [frameHeader]byte // header of the current data frame
+	rest   int               // bytes of that frame that were not received yet
 	stream uint32            // newest stream of the client
-	empty  int               // frames without data in a row
+	empty  int               // consecutive frames without data
 
 	flow *flow
 
 	writing sync.Mutex
-	frame   []byte // incomplete
-	queued  []byte // frames to write after it
-	pingDue bool   // a ping to write after it
+	frame   []byte // incomplete frame of the library
+	queued  []byte // frames to write after frame
+	pingDue bool   // write a ping after frame
 	pings   uint32
 }
 
@@ -77,7 +79,7 @@ func (f *framed) Close() error {
 	return f.Conn.Close()
 }
 
-// Read reads at most to the end of a frame, or of a piece of one.
+// Read reads at most to the end of a frame, or of a piece of a frame.
 func (f *framed) Read(p []byte) (int, error) {
 	for len(f.next) == 0 {
 		if err := f.fill(); err != nil {
@@ -90,7 +92,7 @@ func (f *framed) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads the next control frame or piece of data. It skips frames that mean nothing here.
+// fill reads the next control frame or piece of data. It skips frames without a meaning here.
 func (f *framed) fill() error {
 	if f.rest > 0 {
 		return f.data()
@@ -131,7 +133,7 @@ func (f *framed) fill() error {
 		if id%2 == 0 || id <= f.stream {
 			return fmt.Errorf("the client opened stream %d after %d", id, f.stream)
 		}
-		f.stream, f.empty = id, 0 // each stream is closed in the end, and a connection that is only probed has no data
+		f.stream, f.empty = id, 0 // count from 0: each stream is closed later, and a probed connection has no data
 		f.flow.open(id)
 	case rstStream:
 		if size >= 4 {
@@ -153,8 +155,8 @@ func (f *framed) fill() error {
 	return nil
 }
 
-// data reads a piece of a data frame into the buffer of its stream. The library receives only the
-// end of the stream.
+// data reads a piece of a data frame into its stream's buffer. The library receives only the
+// stream's end.
 func (f *framed) data() error {
 	n := min(f.rest, maxRead)
 	b := f.buf[:n]
@@ -201,7 +203,7 @@ func (f *framed) Write(p []byte) (int, error) {
 	return len(p), f.ping()
 }
 
-// insert writes frames between two of the library's.
+// insert writes frames between two frames of the library.
 func (f *framed) insert(frames []byte) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -213,10 +215,10 @@ func (f *framed) insert(frames []byte) error {
 	return err
 }
 
-// length returns the length in a frame's header.
+// length returns the length from a frame's header.
 func length(header []byte) int { return int(binary.BigEndian.Uint32(header[4:]) & 0xffffff) }
 
-// sendPings sends pings between frames.
+// sendPings sends pings between other frames.
 func (f *framed) sendPings() {
 	defer panics.CatchThen("stream", func(error) { _ = f.Close() })
 	t := time.NewTicker(pingEvery)
@@ -241,7 +243,7 @@ func (f *framed) sendPings() {
 	}
 }
 
-// ping writes a PING of SPDY/3.1 with an even ID, as a server must.
+// ping writes a SPDY/3.1 PING. A server's pings must have even IDs.
 func (f *framed) ping() error {
 	f.pings += 2
 	f.pingDue = false

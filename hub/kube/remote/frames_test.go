@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A fakeWire keeps each write, and reads from its input.
+// A fakeWire stores each write, and reads from its input.
 type fakeWire struct {
 	net.Conn
 	in     io.Reader
@@ -41,7 +41,7 @@ func TestAFrameIsOneWriteAndPingsGoBetweenFrames(t *testing.T) {
 		for i := range 6 {
 			_, _ = f.Write(frame[i : i+1])
 		}
-		pause := func() { // as long as the interval of pings
+		pause := func() { // waits as long as the interval of pings
 			for range 2 {
 				synctest.Wait()
 				time.Sleep(pingEvery / 2)
@@ -70,14 +70,14 @@ func TestAFrameThatIsTooLongEndsTheConnection(t *testing.T) {
 	}
 }
 
-// taken returns what the library receives of the input.
+// taken returns the bytes of an input that the library receives.
 func taken(b []byte) (out []byte) {
 	var newest uint32
 	empty := 0
 	for len(b) >= frameHeader {
 		head, n := b[:frameHeader], length(b)
 		b = b[frameHeader:]
-		if head[0]&0x80 == 0 { // data
+		if head[0]&0x80 == 0 { // a data frame
 			if n > maxFrame {
 				return out
 			}
@@ -123,8 +123,8 @@ func taken(b []byte) (out []byte) {
 	return out
 }
 
-// However frames are split, the library receives the same bytes; however it writes, frames are sent
-// whole.
+// The library receives the same bytes however frames are split, and frames are sent whole however
+// the library writes them.
 func FuzzFrames(f *testing.F) {
 	opened := []byte{0x80, 3, 0, synStream, 0, 0, 0, 4, 0, 0, 0, 1}
 	f.Add(slices.Concat(opened, frameOf("hello"), frameOf("")), byte(3))
@@ -156,7 +156,7 @@ func FuzzFrames(f *testing.F) {
 			t.Fatalf("read %v of %v, want %v", got, b, want)
 		}
 		if err != io.EOF && err != io.ErrUnexpectedEOF {
-			return // too long, or invalid
+			return // the frame is too long or invalid
 		}
 		for piece := range slices.Chunk(b, size) {
 			_, _ = c.Write(piece)

@@ -8,8 +8,8 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// An input is a client's input for a command: its data, and the size of its terminal. Only the
-// newest size counts.
+// An input is a client's input for a command: its data and its terminal's size. Only the newest
+// size counts.
 type input struct {
 	stdin *io.PipeReader
 	in    *io.PipeWriter
@@ -24,14 +24,14 @@ func newInput() *input {
 	return i
 }
 
-// write passes on the client's data and waits for the command to read it. Once the command reads no
-// more, it drops the data.
+// write passes the client's data on, and waits until the command has read it. If the command no
+// longer reads, write drops the data.
 func (i *input) write(b []byte) { _, _ = i.in.Write(b) }
 
-// maxSize limits the JSON of a size, in bytes.
+// maxSize limits the JSON of a size in bytes.
 const maxSize = 1 << 10
 
-// resize keeps the newest size of the client's terminal, and ignores an invalid one. Only one
+// resize stores the newest size of the client's terminal. It ignores an invalid size. Only one
 // goroutine calls it.
 func (i *input) resize(d *json.Decoder) error {
 	var s ask.Size
@@ -46,8 +46,8 @@ func (i *input) resize(d *json.Decoder) error {
 	return nil
 }
 
-// resizes reads sizes until one cannot be read. A decoder buffers the value that it reads, so each
-// value is limited.
+// resizes reads sizes until a size cannot be read. It limits each value, because a decoder buffers
+// the value that it reads.
 func (i *input) resizes(r io.Reader) {
 	short := &io.LimitedReader{R: r}
 	for d := json.NewDecoder(short); ; {
@@ -60,14 +60,14 @@ func (i *input) resizes(r io.Reader) {
 // close ends the client's data.
 func (i *input) close() { _ = i.in.Close() }
 
-// abort ends the data with an error if the client has gone before its end: the command must not
-// take half of a file for the whole.
+// abort ends the data with an error if the client has gone before the data's end. Otherwise the
+// command would take half of a file for the whole file.
 func (i *input) abort() { _ = i.in.CloseWithError(errGone) }
 
-// stop drops further data: the command reads no more.
+// stop drops further data, because the command no longer reads.
 func (i *input) stop() { _ = i.stdin.Close() }
 
-// of returns the parts of the input that the command gets.
+// of returns the parts of the input that the command uses.
 func (i *input) of(enabled Streams, s ask.IO) ask.IO {
 	if enabled.Stdin {
 		s.Stdin = i.stdin

@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// endless repeats a text without end, and counts its bytes.
+// endless repeats a text endlessly, and counts the bytes.
 type endless struct {
 	text string
 	read int
@@ -20,7 +20,7 @@ func (w *endless) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Sizes may come for ever, but an endless one is not buffered.
+// Any number of sizes may arrive, but a single endless size is not buffered.
 func TestAnEndlessTerminalSize(t *testing.T) {
 	sizes := strings.Repeat(`{"Width":80,"Height":24}`+"\n", 10_000)
 	for _, text := range []string{" ", `{"Width":1,"x":"`, "[[[["} {

@@ -1,11 +1,12 @@
-// Package remote serves the streams of exec, attach and port-forward to kubectl and browsers:
-// WebSockets with numbered channels (v5.channel.k8s.io, v4.channel.k8s.io and older forms, binary
-// and base64), SPDY/3.1 (v4.channel.k8s.io and portforward.k8s.io), and SPDY inside a WebSocket.
+// Package remote serves the streams of exec, attach and port-forward to kubectl and browsers. It
+// supports WebSockets with numbered channels (v5.channel.k8s.io, v4.channel.k8s.io and older forms,
+// binary and base64), SPDY/3.1 (v4.channel.k8s.io and portforward.k8s.io), and SPDY inside of a
+// WebSocket.
 //
-// It turns a request into streams for the caller's function; it knows no pods, devices or people. A
-// session lasts as long as its client and its function: pings keep proxies from closing a quiet
-// one, and pauses are limited by package listen, not here. It also ends with the request's context,
-// and then sends the client the cause. Package kube calls it.
+// It turns a request into streams for the caller's function; it knows no pods, devices or users. A
+// session ends with its client, its function or the request's context; in the last case the client
+// receives the cause. Pings keep proxies from closing a quiet session; package listen limits
+// pauses. Package kube calls it.
 package remote
 
 import (
@@ -31,8 +32,7 @@ const (
 	pingEvery = 20 * time.Second
 	// openTimeout is how long a SPDY client may take to open its streams.
 	openTimeout = 30 * time.Second
-	// closeTimeout is how long a client may take to read the last data, which may still be in its
-	// buffers.
+	// closeTimeout is how long a client may take to read the last data, which it may have buffered.
 	closeTimeout = 2 * time.Minute
 )
 
@@ -44,21 +44,21 @@ type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
 
 // A session is the client's side of a command.
 type session interface {
-	// io returns the streams of the command.
+	// io returns the command's streams.
 	io() ask.IO
 	// gone is closed when the client has closed the connection.
 	gone() <-chan struct{}
-	// end sends the command's result, and closes the connection once the client has read it, or
-	// after a while.
+	// end sends the command's result. It closes the connection when the client has read the result,
+	// or after a while.
 	end(*metav1.Status)
 }
 
-// Serve runs a command on the streams of a request. It returns the answer to a request that did not
-// become streams. The client receives the command's result: an ask.ExitError as its exit code,
-// another error as text.
+// Serve runs a command on a request's streams. It returns the answer to a request that did not
+// become streams. The client receives the command's result: the exit code of an ask.ExitError, or
+// the text of another error.
 func Serve(w http.ResponseWriter, r *http.Request, on Streams, run func(context.Context, ask.IO) error) error {
 	if on.TTY {
-		on.Stderr = false // a terminal has one output
+		on.Stderr = false // a terminal has only one output
 	}
 	var (
 		client session
@@ -90,7 +90,7 @@ func Serve(w http.ResponseWriter, r *http.Request, on Streams, run func(context.
 	return nil
 }
 
-// stopped returns why a request's context has ended, nil if it has not.
+// stopped returns why a request's context has ended, or nil if it has not.
 func stopped(ctx context.Context) error {
 	switch cause := context.Cause(ctx); {
 	case ctx.Err() == nil:
@@ -102,8 +102,8 @@ func stopped(ctx context.Context) error {
 	}
 }
 
-// outcome returns the Status for the end of a command. If the request's context has ended, its
-// cause is the reason.
+// outcome returns the Status at the end of a command. If the request's context has ended, the
+// reason is the context's cause.
 func outcome(err, stopped error) *metav1.Status {
 	st := &metav1.Status{Status: metav1.StatusSuccess}
 	if err == nil {
@@ -133,7 +133,7 @@ func notUpgraded() error {
 		"Upgrade request required: upgrade the connection to websocket or SPDY/3.1, as kubectl does")
 }
 
-// choose returns the first protocol of the client that is supported.
+// choose returns the client's first protocol that is supported.
 func choose(offered, supported []string) (string, error) {
 	for _, p := range offered {
 		if slices.Contains(supported, p) {
@@ -144,7 +144,7 @@ func choose(offered, supported []string) (string, error) {
 		strings.Join(offered, " ") + "], server accepts [" + strings.Join(supported, " ") + "]")
 }
 
-// hijackFailed answers when a connection cannot be taken over.
+// hijackFailed answers a request whose connection cannot be hijacked.
 func hijackFailed(err error) error {
 	return apierrors.NewBadRequest("a stream needs HTTP/1.1: " + err.Error())
 }

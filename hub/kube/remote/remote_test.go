@@ -26,8 +26,8 @@ import (
 
 type command func(ctx context.Context, s ask.IO) error
 
-// serving serves one command under echo, as the hub does, until ctx ends. Serve's error is the body
-// of the answer.
+// serving serves one command with echo, as the hub does, until ctx ends. An error of Serve is the
+// answer's body.
 func serving(t *testing.T, ctx context.Context, h func(w http.ResponseWriter, r *http.Request) error) *httptest.Server {
 	t.Helper()
 	e := echo.New()
@@ -52,7 +52,7 @@ func serving(t *testing.T, ctx context.Context, h func(w http.ResponseWriter, r 
 	return srv
 }
 
-// nothingLeft fails if a goroutine of a session runs on after client and server have ended.
+// nothingLeft fails if a session's goroutine still runs after client and server have ended.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	all := make([]byte, 1<<20)
@@ -88,7 +88,7 @@ func each(t *testing.T, enabled Streams, run command, test func(t *testing.T, c 
 }
 
 func TestOutputsAreSeparateAndTheExitCodeComesLast(t *testing.T) {
-	big := strings.Repeat("0123456789abcdef", 64<<10) // a MiB
+	big := strings.Repeat("0123456789abcdef", 64<<10) // one MiB
 	each(t, Streams{Stdout: true, Stderr: true}, func(_ context.Context, s ask.IO) error {
 		if s.Stdin != nil || s.Resize != nil {
 			return errors.New("there is an input that was not requested")
@@ -137,7 +137,7 @@ func TestHowACommandEnds(t *testing.T) {
 	}
 }
 
-// Input arrives in order, and ends with an EOF if the protocol has one.
+// Input arrives in order. It ends with an EOF if the protocol can send one.
 func TestInputAndItsEnd(t *testing.T) {
 	upper := func(_ context.Context, s ask.IO) error {
 		b := make([]byte, 1000)
@@ -158,7 +158,7 @@ func TestInputAndItsEnd(t *testing.T) {
 		}
 		c.send(corev1.StreamTypeStdin, []byte(" you"))
 		c.shut()
-		if strings.HasPrefix(t.Name(), "TestInputAndItsEnd/v4") { // v4 has no channel 255
+		if strings.HasPrefix(t.Name(), "TestInputAndItsEnd/v4") { // v4 over a WebSocket has no message for the end of input
 			c.send(corev1.StreamTypeStdin, []byte("\x04"))
 			if got := c.rest(corev1.StreamTypeStdout); got != " YOU\x04" {
 				t.Errorf("answered %q in the end", got)
@@ -172,7 +172,7 @@ func TestInputAndItsEnd(t *testing.T) {
 	})
 }
 
-// The output of a command arrives even if the command has not read its input.
+// A command's output arrives even if the command does not read its input.
 func TestUnreadInput(t *testing.T) {
 	begin := make(chan struct{})
 	each(t, Streams{Stdin: true, Stdout: true}, func(_ context.Context, s ask.IO) error {
@@ -196,13 +196,13 @@ func TestUnreadInput(t *testing.T) {
 	})
 }
 
-// A terminal has one output. The newest size counts, and an invalid size is ignored.
+// A terminal has one output. Only the newest size counts; an invalid size is ignored.
 func TestATerminal(t *testing.T) {
 	each(t, Streams{Stdin: true, Stdout: true, Stderr: true, TTY: true}, func(_ context.Context, s ask.IO) error {
 		if s.Stderr != nil {
 			return errors.New("a terminal with two outputs")
 		}
-		if _, err := io.ReadFull(s.Stdin, make([]byte, 1)); err != nil { // arrives although no size was read
+		if _, err := io.ReadFull(s.Stdin, make([]byte, 1)); err != nil { // input arrives although the size was not read
 			return err
 		}
 		for size := range s.Resize {
@@ -240,7 +240,8 @@ func TestAClientThatVanishesEndsTheCommand(t *testing.T) {
 	})
 }
 
-// If a lost client looked like an EOF, the command would take half of a file for the whole.
+// A lost client is an error, not an EOF. Otherwise the command would take half of a file for the
+// whole file.
 func TestALostClientIsNotTheEndOfInput(t *testing.T) {
 	ends := make(chan error)
 	each(t, Streams{Stdin: true, Stdout: true}, func(_ context.Context, s ask.IO) error {
@@ -261,7 +262,7 @@ func TestALostClientIsNotTheEndOfInput(t *testing.T) {
 	})
 }
 
-// The client receives the hub's shutdown as the reason, whatever fails because of it.
+// The client receives the hub's shutdown as the reason, even if other errors follow from it.
 func TestTheClientGetsTheShutdown(t *testing.T) {
 	for _, p := range protocols {
 		t.Run(p.name, func(t *testing.T) {
@@ -295,8 +296,8 @@ func TestTheFirstMessageIsEmpty(t *testing.T) {
 	}
 }
 
-// Kubernetes' own suite and browsers use older forms: text in base64, and before v4 an end that has
-// only an error text.
+// Kubernetes' own suite and browsers use older forms: base64 text, and before v4 an end with only
+// the text of the error.
 func TestOlderForms(t *testing.T) {
 	echo := func(_ context.Context, s ask.IO) error {
 		line := make([]byte, 4)
@@ -398,7 +399,7 @@ func TestRequestsThatCannotBeUpgraded(t *testing.T) {
 	}
 }
 
-// The headers of an answer are part of the upgrade: by one of them, a standby knows the user.
+// The upgrade has the answer's headers. From one of them a standby knows the user.
 func TestHeadersArePartOfAnUpgrade(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Flotilla-Caller", "kari")

@@ -10,29 +10,29 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// A socket is a WebSocket with one writer at a time and pings. Its writes have no deadline: a TLS
-// connection is broken after a write that timed out, and a client may pause its terminal.
+// A socket is a WebSocket with pings and one writer at a time. Writes have no deadline, because a
+// TLS connection is broken after a write times out, and a client may pause its terminal.
 type socket struct {
 	conn  *websocket.Conn
-	text  bool // messages are text
+	text  bool // messages are text, not binary
 	pongs chan string
 
 	writing sync.Mutex
 	once    sync.Once
-	closed  chan struct{} // closed when the client has closed its side, or is lost
+	closed  chan struct{} // closed when the client has closed its side or is lost
 }
 
-// upgrade answers with a WebSocket of the protocol.
+// upgrade answers with an upgrade to a WebSocket of the protocol.
 func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (*socket, error) {
 	var refused error
 	u := websocket.Upgrader{
 		Subprotocols: []string{protocol},
-		CheckOrigin:  func(*http.Request) bool { return true }, // the caller has checked it
+		CheckOrigin:  func(*http.Request) bool { return true }, // the caller has checked the origin
 		Error: func(_ http.ResponseWriter, _ *http.Request, _ int, reason error) {
 			refused = hijackFailed(reason)
 		},
 	}
-	// the headers go along: they tell a standby that the user is authenticated
+	// The headers tell a standby that the user is authenticated.
 	conn, err := u.Upgrade(w, r, w.Header())
 	if err != nil {
 		return nil, refused
@@ -41,7 +41,7 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (*socket, 
 	conn.SetPingHandler(func(data string) error {
 		select {
 		case s.pongs <- data:
-		default: // an earlier pong is still unwritten, and suffices
+		default: // an earlier pong is not written yet, and is enough
 		}
 		return nil
 	})
@@ -49,7 +49,7 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (*socket, 
 	return s, nil
 }
 
-// sendPings writes pings and pongs until the client closes.
+// sendPings writes pings and pongs until the client closes the connection.
 func (s *socket) sendPings() {
 	defer panics.CatchThen("stream", func(error) { s.markClosed() })
 	t := time.NewTicker(pingEvery)
@@ -89,7 +89,7 @@ func (s *socket) send(message []byte) error {
 func (s *socket) markClosed() { s.once.Do(func() { close(s.closed) }) }
 
 // closeGracefully sends a close message, gives the client time to read the data before it, and
-// closes the connection. The caller must keep reading until then.
+// closes the connection. The caller must keep reading until closeGracefully returns.
 func (s *socket) closeGracefully() {
 	late := time.AfterFunc(closeTimeout, func() { _ = s.conn.Close() })
 	defer late.Stop()

@@ -26,13 +26,13 @@ const (
 	protocolHeader = "X-Stream-Protocol-Version"
 )
 
-// isSPDY tells whether a request asks for SPDY.
+// isSPDY reports whether a request asks for SPDY.
 func isSPDY(r *http.Request) bool {
 	return strings.Contains(strings.ToLower(r.Header.Get("Connection")), "upgrade") &&
 		strings.EqualFold(r.Header.Get("Upgrade"), spdyUpgrade)
 }
 
-// switchProtocols answers with SPDY and the first of the client's protocols that is supported.
+// switchProtocols answers with an upgrade to SPDY, and to the client's first supported protocol.
 func switchProtocols(w http.ResponseWriter, r *http.Request, supported ...string) (net.Conn, error) {
 	var offered []string
 	for _, h := range r.Header.Values(protocolHeader) {
@@ -57,7 +57,7 @@ func switchProtocols(w http.ResponseWriter, r *http.Request, supported ...string
 	return &bufferedConn{conn, buffered.Reader}, nil
 }
 
-// A bufferedConn is a connection with bytes that were read already.
+// A bufferedConn is a connection with bytes that are already read.
 type bufferedConn struct {
 	net.Conn
 	read *bufio.Reader
@@ -66,8 +66,9 @@ type bufferedConn struct {
 func (e *bufferedConn) Read(p []byte) (int, error) { return e.read.Read(p) }
 
 // serveSPDY calls accept for each stream that the client opens, from several goroutines. gone is
-// closed when the client has closed the connection. A client without windows that overfills an
-// unread stream blocks its other streams, and then only a ping finds out that it has gone.
+// closed when the client has closed the connection. A client that does not count windows can
+// overfill an unread stream. That blocks its other streams, and only a ping then notices that the
+// client has gone.
 func serveSPDY(c net.Conn, accept func(flowStream)) (conn *framed, gone <-chan struct{}, err error) {
 	conn = newFramed(c)
 	s, err := spdystream.NewConnectionWithOptions(conn, true,
@@ -88,7 +89,7 @@ func serveSPDY(c net.Conn, accept func(flowStream)) (conn *framed, gone <-chan s
 	}()
 	go func() {
 		defer panics.CatchThen("stream", func(error) { _ = conn.Close() })
-		s.Serve(func(s *spdystream.Stream) { // runs on a goroutine of the library
+		s.Serve(func(s *spdystream.Stream) { // accept is called on a goroutine of the library
 			defer panics.CatchThen("stream", func(error) { _ = conn.Close() })
 			accept(flowStream{s, conn.flow})
 		})
@@ -96,18 +97,18 @@ func serveSPDY(c net.Conn, accept func(flowStream)) (conn *framed, gone <-chan s
 	return conn, left, nil
 }
 
-// answer accepts a stream. Only the goroutine that received the stream may call it.
+// answer accepts a stream. Only the goroutine that received the stream may call answer.
 func answer(s *spdystream.Stream) bool { return s.SendReply(http.Header{}, false) == nil }
 
-// streams is a command's client on SPDY, with one stream for each purpose.
+// streams is a command's client on SPDY. It has one stream for each purpose.
 type streams struct {
 	*input
 	enabled Streams
 	conn    *framed
-	closed  <-chan struct{} // closed when the client has closed
+	closed  <-chan struct{} // closed when the client has closed the connection
 
 	mu      sync.Mutex
-	opened  map[string]*flowStream // by type
+	opened  map[string]*flowStream // open streams by type
 	missing int
 	ready   chan struct{}
 }
@@ -123,7 +124,7 @@ func acceptStreams(w http.ResponseWriter, r *http.Request, enabled Streams) (ses
 		c.missing++
 	}
 	if c.conn, c.closed, err = serveSPDY(conn, c.accept); err != nil {
-		return nil, nil // the client is gone
+		return nil, nil // the client has gone
 	}
 	context.AfterFunc(r.Context(), c.conn.flow.end)
 	late := time.NewTimer(openTimeout)
@@ -161,7 +162,7 @@ func (w Streams) streams() []string {
 	return names
 }
 
-// accept takes the requested streams, each once.
+// accept accepts each requested stream once.
 func (c *streams) accept(s flowStream) {
 	kind := s.Headers().Get(corev1.StreamType)
 	c.mu.Lock()
@@ -222,8 +223,8 @@ func (c *streams) end(st *metav1.Status) {
 			_ = s.Close()
 		}
 	}
-	b, _ := json.Marshal(st)                                // strings and numbers: cannot fail
-	_, _ = c.opened[corev1.StreamTypeError].Stream.Write(b) // short: not counted in a window
+	b, _ := json.Marshal(st)                                // strings and numbers can always be encoded
+	_, _ = c.opened[corev1.StreamTypeError].Stream.Write(b) // too short to be counted in a window
 	_ = c.opened[corev1.StreamTypeError].Close()
 	late := time.NewTimer(closeTimeout)
 	defer late.Stop()
@@ -234,7 +235,7 @@ func (c *streams) end(st *metav1.Status) {
 	c.close()
 }
 
-// close closes the connection and each stream, for which the library waits.
+// close closes each stream and the connection. The library waits for the streams.
 func (c *streams) close() {
 	_ = c.conn.Close()
 	c.mu.Lock()

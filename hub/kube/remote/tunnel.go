@@ -8,10 +8,10 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// A tunnel is a connection over the messages of a WebSocket.
+// A tunnel is a connection whose bytes are messages of a WebSocket.
 type tunnel struct {
 	*socket
-	net.Conn // for its addresses and deadlines
+	net.Conn // has the addresses and deadlines
 	message  io.Reader
 }
 
@@ -31,7 +31,7 @@ func (t *tunnel) Read(p []byte) (int, error) {
 		if n > 0 || err == nil {
 			return n, nil
 		}
-		t.message = nil // the next message fails too
+		t.message = nil // the next message fails as well
 	}
 }
 

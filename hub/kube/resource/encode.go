@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Marshal encodes an object whose kind is set.
+// Marshal encodes an object. The object's kind must be set.
 func Marshal(o runtime.Object, media string) ([]byte, error) {
 	switch media {
 	case MediaProto:
@@ -20,7 +20,7 @@ func Marshal(o runtime.Object, media string) ([]byte, error) {
 	case MediaYAML:
 		return yaml.Marshal(o)
 	}
-	var b bytes.Buffer // one growing buffer: a fleet's list is tens of megabytes
+	var b bytes.Buffer // one growing buffer, since a fleet's list has tens of megabytes
 	err := json.NewEncoder(&b).Encode(o)
 	return b.Bytes(), err
 }

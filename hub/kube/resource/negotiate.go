@@ -13,31 +13,31 @@ import (
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 )
 
-// The encodings of objects.
+// Media types of encoded objects.
 const (
 	MediaJSON  = "application/json"
 	MediaYAML  = "application/yaml"
 	MediaProto = "application/vnd.kubernetes.protobuf"
 )
 
-// A Form is the form of an answer: its encoding, and the kind that it is shown as.
+// A Form is how an answer is written: its encoding, and the kind in which objects are shown.
 type Form struct {
 	Media string // mediaJSON, mediaYAML or mediaProto
 	As    string // "", Table, PartialObjectMetadata or PartialObjectMetadataList
-	Old   bool   // that of meta.k8s.io/v1beta1
-	// What a table's row contains of its object.
+	Old   bool   // uses the kind of meta.k8s.io/v1beta1
+	// Include says how much of its object a table's row contains.
 	Include metav1.IncludeObjectPolicy
 }
 
-// A Clause is one of the forms in an Accept header.
+// A Clause is one form in an Accept header.
 type Clause struct {
 	Media  string
 	Params map[string]string
 	q      float64
 }
 
-// Clauses parses an Accept header, best first, without unreadable clauses. An empty header accepts
-// everything.
+// Clauses parses an Accept header. The best clause is first; unreadable clauses are skipped. An
+// empty header accepts everything.
 func Clauses(header string) (list []Clause) {
 	if strings.TrimSpace(header) == "" {
 		return []Clause{{Media: "*/*"}}
@@ -57,14 +57,14 @@ func Clauses(header string) (list []Clause) {
 	return list
 }
 
-// encodings maps clients' media types to those that are written.
+// encodings maps the media types of clients to those that the hub writes.
 var encodings = map[string]string{
 	MediaJSON: MediaJSON, "application/*": MediaJSON, "*/*": MediaJSON,
 	MediaYAML: MediaYAML, MediaProto: MediaProto,
 }
 
-// Negotiate returns the first form that the client accepts and the hub can write: encodings in
-// media, shown as one of the kinds.
+// Negotiate returns the first form that the client accepts and the hub can write: an encoding of
+// media, and one of the kinds.
 func Negotiate(r *http.Request, media []string, kinds ...string) (Form, error) {
 	for _, c := range Clauses(r.Header.Get("Accept")) {
 		f := Form{Media: encodings[c.Media]}

@@ -1,8 +1,8 @@
-// Package resource is the table of the API's resources, and how their objects are selected, shown
-// and encoded: subresources, forms and media types, selections, lists and tables.
+// Package resource is the table of the API's resources. It also selects, shows and encodes their
+// objects: subresources, forms and media types, selections, lists and tables.
 //
-// It answers no request and changes nothing: hub/kube answers, hub/kube/write makes changes and
-// hub/kube/watch streams them. hub/kube/table has the columns of tables.
+// It answers no request and changes nothing: package kube answers, package write makes changes, and
+// package watch streams them. Package table has the columns of tables.
 package resource
 
 import (
@@ -17,10 +17,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Resource is one kind as it is served under one path.
+// A Resource is one kind as it is served at one path.
 type Resource struct {
 	schema.GroupVersionKind
-	State      state.Kind // where it is stored; "": not stored
+	State      state.Kind // kind in the state; "" if not stored
 	Plural     string
 	Singular   string
 	Short      []string
@@ -28,13 +28,13 @@ type Resource struct {
 	Namespaced bool
 	Verbs      []string
 	Subs       []Sub
-	Generation bool // metadata.generation counts the changes of its spec
-	Plain      bool // it has no protobuf form
-	Empty      bool // its list is always empty
+	Generation bool // metadata.generation counts changes of the spec
+	Plain      bool // has no protobuf form
+	Empty      bool // the list is always empty
 	Row        *state.Row
 }
 
-// A Sub is a subresource. Without a kind it has that of its resource.
+// A Sub is a subresource. Without its own kind it has its resource's.
 type Sub struct {
 	Name  string
 	Kind  schema.GroupVersionKind
@@ -46,12 +46,12 @@ func (r *Resource) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: r.Group, Resource: r.Plural}
 }
 
-// ListKind returns the kind of a list of its objects.
+// ListKind returns the kind of lists of its objects.
 func (r *Resource) ListKind() schema.GroupVersionKind {
 	return r.GroupVersion().WithKind(r.Kind + "List")
 }
 
-// Sub returns the named subresource, nil if none.
+// Sub returns the named subresource, or nil.
 func (r *Resource) Sub(name string) *Sub {
 	i := slices.IndexFunc(r.Subs, func(s Sub) bool { return s.Name == name })
 	if i < 0 {
@@ -60,7 +60,7 @@ func (r *Resource) Sub(name string) *Sub {
 	return &r.Subs[i]
 }
 
-// Served returns the resources of a hub with those parts, in the order of discovery.
+// Served returns the resources of a hub that has these parts, in the order of discovery.
 func Served(has func(state.Feature) bool) (list []*Resource) {
 	for _, k := range state.Served() {
 		if !has(k.Needs) {
@@ -94,18 +94,18 @@ func subOf(s state.Sub) Sub {
 	return out
 }
 
-// TypeMeta returns the kind for objects.
+// TypeMeta returns the kind that objects have.
 func (r *Resource) TypeMeta() metav1.TypeMeta {
 	return metav1.TypeMeta{Kind: r.Kind, APIVersion: r.GroupVersion().String()}
 }
 
-// NodeLease tells whether a namespace's objects are the nodes' leases, which the hub keeps in
-// memory.
+// NodeLease reports whether the objects of a namespace are the nodes' leases, which the hub keeps
+// in memory.
 func (r *Resource) NodeLease(namespace string) bool {
 	return r.State == state.Leases && namespace == corev1.NamespaceNodeLease
 }
 
-// NotFound returns the answer for an object that is not there.
+// NotFound returns the error about a missing object.
 func (r *Resource) NotFound(name string) error {
 	return apierrors.NewNotFound(r.GroupResource(), name)
 }

@@ -14,7 +14,7 @@ import (
 // Scheme has the types of every served kind.
 var Scheme = NewScheme()
 
-// Decoders of request bodies. A strict one returns the object together with a strict-decoding
+// Decoders of request bodies. A strict decoder returns the object together with a strict-decoding
 // error.
 var (
 	StrictJSON = json.NewSerializerWithOptions(json.DefaultMetaFactory, Scheme, Scheme,
@@ -31,13 +31,13 @@ func NewScheme() *runtime.Scheme {
 		}
 	}
 	for _, r := range state.Served() {
-		if r.List != nil { // of our own group
+		if r.List != nil { // the kind is in the hub's own group
 			metav1.AddToGroupVersion(s, r.In.GroupVersion)
 			s.AddKnownTypeWithName(r.GroupVersionKind(), r.New())
 			s.AddKnownTypeWithName(r.In.WithKind(r.Name+"List"), r.List())
 		}
 	}
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
-	s.AddKnownTypes(metav1.SchemeGroupVersion, &metav1.DeleteOptions{}) // each group has it too
+	s.AddKnownTypes(metav1.SchemeGroupVersion, &metav1.DeleteOptions{}) // each group has this kind too
 	return s
 }

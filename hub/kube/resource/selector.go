@@ -13,15 +13,15 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Selection says which objects of a kind a list or watch selects.
+// A Selection is the objects of a kind that a list or a watch selects.
 type Selection struct {
 	Kind      state.Kind
-	Namespace string // "" for all
+	Namespace string // "" for all namespaces
 	labels    labels.Selector
 	fields    fields.Requirements
 }
 
-// fieldsOf returns a kind's selectable fields beside name and namespace.
+// fieldsOf returns a kind's selectable fields except name and namespace.
 func fieldsOf(k state.Kind) map[string]func(state.Object) string {
 	if r := k.Row(); r != nil {
 		return r.Fields
@@ -29,8 +29,7 @@ func fieldsOf(k state.Kind) map[string]func(state.Object) string {
 	return nil
 }
 
-// FieldNames returns the function that translates old or other names of fields, nil if there are
-// none.
+// FieldNames returns the function that translates old or other names of fields, or nil.
 func (r *Resource) FieldNames(kind state.Kind) fields.TransformFunc {
 	switch {
 	case kind == state.Pods:
@@ -41,7 +40,7 @@ func (r *Resource) FieldNames(kind state.Kind) fields.TransformFunc {
 	return nil
 }
 
-// podField translates a pod field's name from before v1.
+// podField translates a pod field's name that is older than v1.
 func podField(name, value string) (string, string, error) {
 	if name == "spec.host" {
 		name = "spec.nodeName"
@@ -49,7 +48,7 @@ func podField(name, value string) (string, string, error) {
 	return name, value, nil
 }
 
-// newEventField translates a field of events.k8s.io to that of v1.
+// newEventField translates a field of events.k8s.io to the field of v1.
 func newEventField(name, value string) (string, string, error) {
 	about, isAbout := strings.CutPrefix(name, "regarding.")
 	switch {
@@ -63,8 +62,8 @@ func newEventField(name, value string) (string, string, error) {
 	return name, value, nil
 }
 
-// maxRequirements limits the requirements and values of a selector: each is checked against each
-// object, and in a watch for each change.
+// maxRequirements limits a selector's requirements and values, because each is checked against each
+// object, and in a watch against each change.
 const maxRequirements = 256
 
 func tooMany(what string, n int) error {
@@ -128,7 +127,7 @@ func (s *Selection) Matches(o state.Object) bool {
 	return s.labels.Empty() || s.labels.Matches(labels.Set(o.GetLabels()))
 }
 
-// exactly returns the one value that a field must have, if there is one.
+// exactly returns the only value that a field may have, if there is one.
 func (s *Selection) exactly(field string) (string, bool) {
 	for _, r := range s.fields {
 		if r.Field == field && r.Operator != selection.NotEquals {

@@ -14,15 +14,15 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Shallow returns a copy of an object whose own fields can be set. What they point to is shared
-// with the original.
+// Shallow returns a copy of an object whose own fields can be set. The values behind its pointers
+// are shared with the original.
 func Shallow(o state.Object) state.Object {
 	v := reflect.New(reflect.TypeOf(o).Elem())
 	v.Elem().Set(reflect.ValueOf(o).Elem())
 	return v.Interface().(state.Object)
 }
 
-// Show returns an object as its resource's version shows it, with its kind set.
+// Show returns an object in its resource's version, with its kind set.
 func (r *Resource) Show(o state.Object) runtime.Object {
 	if e, ok := o.(*corev1.Event); ok && r.Group == eventsv1.GroupName {
 		return newEvent(e)
@@ -32,7 +32,8 @@ func (r *Resource) Show(o state.Object) runtime.Object {
 	return o
 }
 
-// Take returns an object as it is stored, the inverse of Show; not ok if its kind is not stored.
+// Take returns an object in its stored version; it is the inverse of Show. ok is false if the kind
+// is not stored.
 func Take(o runtime.Object) (state.Object, bool) {
 	if e, ok := o.(*eventsv1.Event); ok {
 		return oldEvent(e), true
@@ -41,7 +42,7 @@ func Take(o runtime.Object) (state.Object, bool) {
 	return obj, ok && state.KindOf(obj) != ""
 }
 
-// oldEvent converts an event of events.k8s.io to that of v1, which is stored.
+// oldEvent converts an event of events.k8s.io to a v1 event, which is the stored version.
 func oldEvent(e *eventsv1.Event) *corev1.Event {
 	out := &corev1.Event{
 		TypeMeta: e.TypeMeta, ObjectMeta: e.ObjectMeta, EventTime: e.EventTime,
@@ -56,7 +57,7 @@ func oldEvent(e *eventsv1.Event) *corev1.Event {
 	return out
 }
 
-// newEvent converts an event of v1 to that of events.k8s.io.
+// newEvent converts a v1 event to an event of events.k8s.io.
 func newEvent(e *corev1.Event) *eventsv1.Event {
 	out := &eventsv1.Event{
 		TypeMeta:   metav1.TypeMeta{Kind: "Event", APIVersion: eventsv1.SchemeGroupVersion.String()},
@@ -72,7 +73,7 @@ func newEvent(e *corev1.Event) *eventsv1.Event {
 	return out
 }
 
-// partial returns an object's metadata alone.
+// partial returns only an object's metadata.
 func partial(o state.Object) *metav1.PartialObjectMetadata {
 	m := o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
 	return &metav1.PartialObjectMetadata{
@@ -82,7 +83,7 @@ func partial(o state.Object) *metav1.PartialObjectMetadata {
 }
 
 // Versioned sets the requested version of meta.k8s.io on tables and partial objects. The older
-// version differs in its name and, for lists, in protobuf field numbers.
+// version has another name and, for lists, other field numbers in protobuf.
 func (f Form) Versioned(o runtime.Object) runtime.Object {
 	if !f.Old {
 		return o

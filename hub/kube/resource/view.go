@@ -19,21 +19,22 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Leases returns when the hub last received a sign of life of nodes, as objects of namespace
+// Leases returns when the hub last received a lease of each node, as objects of the namespace
 // kube-node-lease.
 type Leases interface {
-	Seen(node string) time.Time       // zero: not since the hub started
-	Lease(node string) *coordv1.Lease // nil: no such node
+	Seen(node string) time.Time       // zero if none since the hub started
+	Lease(node string) *coordv1.Lease // nil if the node does not exist
 	Leases() []*coordv1.Lease
 }
 
-// A View is the fleet as the API shows it: a snapshot, and the leases, which are in memory alone.
+// A View is the fleet as the API shows it: a snapshot, and the nodes' leases, which are only in
+// memory.
 type View struct {
 	Leases Leases
-	Now    func() time.Time // the hub's time
+	Now    func() time.Time // returns the hub's time
 }
 
-// Get returns the named object, nil if it is not there.
+// Get returns the named object, or nil if it does not exist.
 func (v *View) Get(snap state.Snapshot, r *Resource, namespace, name string) state.Object {
 	switch {
 	case r.Empty:
@@ -47,7 +48,7 @@ func (v *View) Get(snap state.Snapshot, r *Resource, namespace, name string) sta
 	return snap.Get(state.Key{Kind: r.State, Namespace: namespace, Name: name})
 }
 
-// leases returns the leases of a namespace, "" for all, including the nodes'.
+// leases returns the leases of a namespace, including those of nodes. "" means all namespaces.
 func (v *View) leases(snap state.Snapshot, namespace string) (list []state.Object) {
 	for o := range snap.All(state.Leases, namespace) {
 		list = append(list, o)
@@ -63,14 +64,14 @@ func (v *View) leases(snap state.Snapshot, namespace string) (list []state.Objec
 	return list
 }
 
-// Stamp sets an in-memory object's resourceVersion to the snapshot's revision.
+// Stamp sets the resourceVersion of an object in memory to the snapshot's revision.
 func Stamp(o state.Object, snap state.Snapshot) state.Object {
 	o = Shallow(o)
 	o.SetResourceVersion(FormatRev(snap.Revision))
 	return o
 }
 
-// Walk yields the selected objects in the order of namespace and name, after the named object.
+// Walk yields the selected objects after the named object, sorted by namespace and name.
 func (v *View) Walk(snap state.Snapshot, sel *Selection, afterNamespace, afterName string) iter.Seq[state.Object] {
 	return func(yield func(state.Object) bool) {
 		for o := range v.candidates(snap, sel, afterNamespace, afterName) {
@@ -81,7 +82,7 @@ func (v *View) Walk(snap state.Snapshot, sel *Selection, afterNamespace, afterNa
 	}
 }
 
-// candidates uses the snapshot's indexes to visit fewer objects.
+// candidates uses the snapshot's indexes, so that Walk visits fewer objects.
 func (v *View) candidates(snap state.Snapshot, sel *Selection, afterNamespace,
 	afterName string) iter.Seq[state.Object] {
 	behind := func(o state.Object) bool {
@@ -143,11 +144,11 @@ func (v *View) Many(r *Resource, objs []state.Object, f Form, m metav1.ListMeta)
 			Items: make([]metav1.PartialObjectMetadata, 0, len(objs)),
 		}
 		for _, o := range objs {
-			list.Items = append(list.Items, *partial(o)) // each with its kind, as in Kubernetes
+			list.Items = append(list.Items, *partial(o)) // each item has its kind, as in Kubernetes
 		}
 		return f.Versioned(list), nil
 	}
-	if r.Empty && r.Plain { // their types are not part of the hub
+	if r.Empty && r.Plain { // the hub does not have the Go types of these kinds
 		return &metav1.PartialObjectMetadataList{
 			TypeMeta: metav1.TypeMeta{Kind: r.Kind + "List", APIVersion: r.GroupVersion().String()}, ListMeta: m,
 			Items: []metav1.PartialObjectMetadata{},
@@ -161,7 +162,7 @@ func (v *View) Many(r *Resource, objs []state.Object, f Form, m metav1.ListMeta)
 	for _, o := range objs {
 		item := v.shown(r, o)
 		if r.Plain {
-			items = append(items, item) // as Kubernetes does for custom resources
+			items = append(items, item) // as in Kubernetes' lists of custom resources
 			continue
 		}
 		item.GetObjectKind().SetGroupVersionKind(noKind)
@@ -181,7 +182,7 @@ func (v *View) Many(r *Resource, objs []state.Object, f Form, m metav1.ListMeta)
 	return list, nil
 }
 
-// noKind is an empty kind: items of a list have none.
+// noKind is an empty kind, because items of a list have none.
 var noKind = schema.GroupVersionKind{}
 
 func (v *View) table(r *Resource, objs []state.Object, f Form, headers bool) *metav1.Table {
@@ -191,7 +192,7 @@ func (v *View) table(r *Resource, objs []state.Object, f Form, headers bool) *me
 	})
 }
 
-// shown returns an object as it is answered: with Show, and with node heartbeats.
+// shown returns an object as clients see it: after Show, and with a node's heartbeats.
 func (v *View) shown(r *Resource, o state.Object) runtime.Object {
 	if n, ok := o.(*corev1.Node); ok {
 		o = withHeartbeats(n, v.Leases.Seen(n.Name))
@@ -199,9 +200,9 @@ func (v *View) shown(r *Resource, o state.Object) runtime.Object {
 	return r.Show(o)
 }
 
-// withHeartbeats sets the heartbeat times of the conditions that a device reports to its last sign
-// of life, which confirms them. This is not a change of the node, and is not stored. The hub's own
-// conditions keep their times.
+// withHeartbeats sets the heartbeat times of the conditions that a device reports to the time of
+// its last lease, which confirms them. The node does not change, and the times are not stored. The
+// hub's own conditions keep their times.
 func withHeartbeats(n *corev1.Node, seen time.Time) *corev1.Node {
 	at := metav1.NewTime(seen.UTC().Truncate(time.Second))
 	conditions := slices.Clone(n.Status.Conditions)

@@ -8,29 +8,28 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Encodings caches the encodings of the newest changes, so that watches of the same form share
-// them.
+// Encodings caches the encodings of the newest changes. Watches of the same form share them.
 type Encodings struct {
 	mu    sync.Mutex
 	made  map[encodingKey]*encoding
-	queue []encodingKey // oldest first
-	bytes int           // of all cached encodings
+	queue []encodingKey // oldest encoding first
+	bytes int           // size of all cached encodings
 	old   *time.Timer
 
-	encodings int // made so far
+	encodings int // number of encodings made so far, for tests
 }
 
 const (
-	// maxCached limits the cache in bytes: enough for some thousand nodes that reconnect at once. A
-	// watch that is further behind encodes for itself.
+	// maxCached limits the cache in bytes. It has room for some thousand nodes that reconnect at
+	// once. A watch that is further behind does not use the cache.
 	maxCached = 16 << 20
-	// cacheFor is how long the cache lives after its last addition.
+	// cacheFor is how long the cache is kept after its last addition.
 	cacheFor = 5 * time.Second
 )
 
 type encodingKey struct {
 	rev      uint64
-	old      bool // the object before the change
+	old      bool // whether the object is the one before the change
 	resource *resource.Resource
 	form     resource.Form
 	headers  bool
@@ -40,13 +39,13 @@ type encoding struct {
 	once sync.Once
 	body []byte
 	err  error
-	size int // its bytes in the cache's count; 0 while it is being made
+	size int // bytes that the cache counts; 0 while the encoding is being made
 }
 
 // NewEncodings returns the encodings of one hub.
 func NewEncodings() *Encodings { return &Encodings{made: map[encodingKey]*encoding{}} }
 
-// get returns the cached encoding for the key, or calls make.
+// get returns the cached encoding of a key, or makes it.
 func (f *Encodings) get(k encodingKey, make func() ([]byte, error)) ([]byte, error) {
 	f.mu.Lock()
 	e := f.made[k]
@@ -70,7 +69,7 @@ func (f *Encodings) add(k encodingKey, e *encoding) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.made[k] != e {
-		return // removed while it was made
+		return // it was removed while it was being made
 	}
 	e.size = len(e.body)
 	f.bytes += e.size
@@ -81,8 +80,8 @@ func (f *Encodings) add(k encodingKey, e *encoding) {
 	}
 }
 
-// expire clears the cache once nothing was added for cacheFor: by then the watches have sent
-// everything.
+// expire clears the cache when nothing was added for cacheFor. By then all watches have sent the
+// changes.
 func (f *Encodings) expire() {
 	if f.old == nil {
 		f.old = time.AfterFunc(cacheFor, f.forget)

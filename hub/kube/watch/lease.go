@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// renewed returns the time of a lease's last renewal, zero for none.
+// renewed returns the time of a lease's last renewal, or zero.
 func renewed(o state.Object) time.Time {
 	if l, ok := o.(*coordv1.Lease); ok && l.Spec.RenewTime != nil {
 		return l.Spec.RenewTime.Time

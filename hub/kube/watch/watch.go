@@ -1,8 +1,8 @@
-// Package watch streams changes of selected objects to one client, over HTTP or as the messages of
-// a WebSocket.
+// Package watch streams changes of selected objects to one client, over HTTP or as messages of a
+// WebSocket.
 //
-// A Watch follows the control loop's bounded history; a client that falls behind must list again.
-// All watches of a hub share encodings. hub/kube checks who may watch what.
+// A Watch follows the control loop's bounded history. A client that falls behind must list again.
+// All watches of a hub share encodings. Package kube checks access before it starts a watch.
 package watch
 
 import (
@@ -29,12 +29,12 @@ const (
 	bookmarkEvery = time.Minute
 	// writeTimeout is how long a client may take to read a write.
 	writeTimeout = 30 * time.Second
-	// leasePeriod is the interval at which watches of node leases send renewals, which are not
-	// changes and not in the history.
+	// leasePeriod is the interval at which watches of node leases send renewals. Renewals are not
+	// changes, so the history does not have them.
 	leasePeriod = 10 * time.Second
-	flushAbove  = 64 << 10 // bytes
-	// batchTimeout is how long a client may take to read the initial objects, or the changes since:
-	// their snapshot stays in memory meanwhile.
+	flushAbove  = 64 << 10 // bytes in the buffer
+	// batchTimeout is how long a client may take to read the initial objects, or the changes since
+	// its revision. Their snapshot stays in memory for that time.
 	batchTimeout = 2 * time.Minute
 )
 
@@ -43,7 +43,7 @@ type Fleet interface {
 	// Snapshot returns the newest snapshot.
 	Snapshot() state.Snapshot
 	// Since returns every change after the revision, in order, and a channel that is closed when
-	// there is more. It fails only if the history does not reach back that far.
+	// more changes exist. It fails only if the history does not reach back that far.
 	Since(rev uint64) ([]state.Applied, <-chan struct{}, error)
 }
 
@@ -54,17 +54,17 @@ type Watch struct {
 	Resource  *resource.Resource
 	Selection *resource.Selection
 	Form      resource.Form
-	Rev       uint64 // all changes up to here were sent; 0: none
+	Rev       uint64 // newest revision that was sent; 0 for none
 	Encodings *Encodings
-	Hold      func(bytes int) (release func(), err error) // counts bytes that the client has not read yet
+	Hold      func(bytes int) (release func(), err error) // counts bytes that the client has not read
 	Log       *slog.Logger
 
 	out         sink
 	buf         bytes.Buffer
-	deadline    time.Time // when the batch must be sent; zero: no batch
-	sentColumns bool      // a table's columns were sent
+	deadline    time.Time // end of the time to send the batch; zero without a batch
+	sentColumns bool      // the table's columns were sent
 
-	leases map[string]time.Time // the renewal last sent, by node; nil: not watched
+	leases map[string]time.Time // time of the last sent renewal by node; nil if leases are not watched
 }
 
 // A sink writes whole frames.
@@ -81,14 +81,14 @@ func (w *Watch) Serve(ctx context.Context, rw http.ResponseWriter, o *internalve
 	}
 	rw.Header().Set("Content-Type", kind)
 	rw.WriteHeader(http.StatusOK)
-	if err := w.out.write(nil); err != nil { // clients wait for the header
+	if err := w.out.write(nil); err != nil { // clients wait for the response's header
 		return
 	}
 	w.run(ctx, o)
 }
 
 // run sends the initial objects if requested, and then the changes, until the client or ctx ends
-// it. An error ends the stream: the client has gone, or was sent the reason.
+// it. An error ends the stream: either the client has gone, or it was sent the reason.
 func (w *Watch) run(ctx context.Context, o *internalversion.ListOptions) {
 	if w.Selection.Kind == state.Leases &&
 		(w.Selection.Namespace == "" || w.Selection.Namespace == corev1.NamespaceNodeLease) {
@@ -198,15 +198,15 @@ func (w *Watch) change(verb string, a state.Applied, o state.Object) bool {
 	return w.frame(verb, body)
 }
 
-// headers tells whether the next frame is a table's first, which has the columns.
+// headers reports whether the next frame is a table's first, which has the columns.
 func (w *Watch) headers() bool {
 	first := !w.sentColumns && w.Form.As == "Table"
 	w.sentColumns = true
 	return first
 }
 
-// frame buffers an event: a line of JSON, or a WatchEvent of protobuf after its length in four
-// bytes, big endian.
+// frame buffers an event: a line of JSON, or a protobuf WatchEvent after its length (four bytes,
+// big endian).
 func (w *Watch) frame(verb string, body []byte) bool {
 	if w.Form.Media == resource.MediaProto {
 		event := metav1.WatchEvent{Type: verb, Object: runtime.RawExtension{Raw: body}}
@@ -227,8 +227,8 @@ func (w *Watch) frame(verb string, body []byte) bool {
 	return w.buf.Len() < flushAbove || w.flush()
 }
 
-// flush sends the buffered frames. They count as an unread answer of the client; over the limit the
-// watch ends, and the client may resume it.
+// flush sends the buffered frames. They count as an unread answer of the client. Over the limit the
+// watch ends; the client may resume it.
 func (w *Watch) flush() bool {
 	if w.buf.Len() == 0 {
 		return true
@@ -242,16 +242,16 @@ func (w *Watch) flush() bool {
 	}
 	defer release()
 	err = w.out.write(w.buf.Bytes())
-	if w.buf.Reset(); w.buf.Cap() > 2*flushAbove { // a quiet watch keeps no buffer
+	if w.buf.Reset(); w.buf.Cap() > 2*flushAbove { // do not keep a large buffer for a quiet watch
 		w.buf = bytes.Buffer{}
 	}
 	return err == nil
 }
 
-// bookmark sends the revision up to which the client has everything.
+// bookmark sends the newest revision that the client has received completely.
 func (w *Watch) bookmark(annotations map[string]string) bool {
 	m := metav1.ObjectMeta{ResourceVersion: resource.FormatRev(w.Rev), Annotations: annotations}
-	// In protobuf too, every kind has its metadata in the same place.
+	// In protobuf every kind has its metadata in the same field.
 	some := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{Kind: w.Resource.Kind, APIVersion: w.Resource.GroupVersion().String()},
 		ObjectMeta: m,
@@ -260,7 +260,7 @@ func (w *Watch) bookmark(annotations map[string]string) bool {
 	if w.Form.As != "" {
 		some.TypeMeta = metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}
 	}
-	if w.Form.As == "Table" { // a Table has no annotations; its row carries them
+	if w.Form.As == "Table" { // a Table has no annotations, so its row has them
 		o = &metav1.Table{
 			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"},
 			ListMeta: metav1.ListMeta{ResourceVersion: m.ResourceVersion},
@@ -271,7 +271,8 @@ func (w *Watch) bookmark(annotations map[string]string) bool {
 	return err == nil && w.frame("BOOKMARK", body) && w.flush()
 }
 
-// expired ends the stream of a client that is further behind than the history: it must list again.
+// expired ends the stream of a client that needs changes older than the history. The client must
+// list again.
 func (w *Watch) expired() {
 	st := apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", w.Rev,
 		w.Fleet.Snapshot().Revision)).Status()
@@ -317,14 +318,15 @@ func (w *Watch) sendLeases() bool {
 	return w.flush()
 }
 
-// noteRenewal records which renewal of a node's lease was sent.
+// noteRenewal records the sent renewal of a node's lease.
 func (w *Watch) noteRenewal(o state.Object) {
 	if w.leases != nil && o.GetNamespace() == corev1.NamespaceNodeLease {
 		w.leases[o.GetName()] = renewed(o)
 	}
 }
 
-// A flusher writes frames to an HTTP answer. It cuts off a client that does not read.
+// A flusher writes frames to an HTTP answer. It closes the connection of a client that does not
+// read.
 type flusher struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController

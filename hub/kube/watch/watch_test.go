@@ -21,7 +21,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A fleet applies changes in memory and keeps them all.
+// A fleet applies changes in memory and keeps every change.
 type fleet struct {
 	mu      sync.Mutex
 	snap    state.Snapshot
@@ -63,7 +63,7 @@ func (f *fleet) put(nodes ...*corev1.Node) {
 	f.more = make(chan struct{})
 }
 
-// No node has given a sign of life.
+// Seen returns zero: no node has renewed a lease.
 func (f *fleet) Seen(string) time.Time       { return time.Time{} }
 func (f *fleet) Lease(string) *coordv1.Lease { return nil }
 func (f *fleet) Leases() []*coordv1.Lease    { return nil }
@@ -75,7 +75,7 @@ var nodes = func() *resource.Resource {
 	return all[slices.IndexFunc(all, func(r *resource.Resource) bool { return r.State == state.Nodes })]
 }()
 
-// ofNodes returns a watch of all nodes from the revision on, as objects or as a table.
+// ofNodes returns a watch of all nodes from a revision, as objects or as a table.
 func (f *fleet) ofNodes(t testing.TB, rev uint64, as string, e *Encodings, out sink) *Watch {
 	t.Helper()
 	sel, err := resource.NewSelection(state.Nodes, "", nil, nil)
@@ -126,7 +126,7 @@ func (l *lines) write(b []byte) error {
 	return nil
 }
 
-// watchers opens n watches of nodes in each of the forms.
+// watchers opens n watches of nodes in each form.
 func (f *fleet) watchers(t *testing.T, n int, e *Encodings, forms ...string) (watches []*lines) {
 	rev := f.Snapshot().Revision
 	for _, as := range forms {
@@ -141,7 +141,7 @@ func (f *fleet) watchers(t *testing.T, n int, e *Encodings, forms ...string) (wa
 	return watches
 }
 
-// counts waits for the cache's timer, which runs on its own goroutine.
+// counts locks the cache, because the cache's timer runs on its own goroutine.
 func (f *Encodings) counts() (encodings, bytes, kept int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -170,8 +170,8 @@ func TestAChangeIsEncodedOnceForAllItsWatchers(t *testing.T) {
 	})
 }
 
-// A site of a thousand nodes reconnects at once, and a hundred clients watch, some with tables:
-// each change is encoded once for each form.
+// A site of a thousand nodes reconnects at once while a hundred clients watch, some of them with
+// tables. Each change is encoded once per form.
 func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, e := newFleet(), NewEncodings()
@@ -189,7 +189,7 @@ func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
 			}
 		}
 		encodings, bytes, _ := e.counts()
-		if encodings > 2001 { // a table's first row has the columns
+		if encodings > 2001 { // the first row of a table has the columns
 			t.Errorf("1000 changes were encoded %d times in two forms", encodings)
 		}
 		if bytes == 0 {
@@ -207,7 +207,7 @@ type discard struct{}
 
 func (discard) write([]byte) error { return nil }
 
-// One change of a node, with a hundred watches of all nodes.
+// One node changes while a hundred watches select all nodes.
 func BenchmarkChangeFor100Watchers(b *testing.B) {
 	f, e := newFleet(), NewEncodings()
 	f.put(node("pi-1"))

@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// watchProtocols name the encodings of events as messages: text, or protobuf.
+// watchProtocols name the encodings of events as messages: base64 text, or binary.
 var watchProtocols = []string{"base64.binary.k8s.io", "binary.k8s.io"}
 
 // ServeWebSocket runs a watch on a WebSocket until either side or ctx ends it.
@@ -40,7 +40,7 @@ func (w *Watch) ServeWebSocket(ctx context.Context, rw http.ResponseWriter, r *h
 			return errors.New("unsupported WebSocket protocol")
 		},
 		Handler: func(conn *websocket.Conn) {
-			go func() { // the client's messages are ignored, but not its close
+			go func() { // drop the client's messages, but notice a close
 				defer panics.Catch("watch")
 				defer cancel()
 				_, _ = io.Copy(io.Discard, conn)
@@ -51,7 +51,7 @@ func (w *Watch) ServeWebSocket(ctx context.Context, rw http.ResponseWriter, r *h
 	}.ServeHTTP(rw, r)
 }
 
-// messages sends each frame as one message, without the separators of the HTTP stream.
+// messages sends each frame as one message. It omits the separators of the HTTP stream.
 type messages struct {
 	conn  *websocket.Conn
 	media string

@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// applied returns the step of a server-side apply: it creates a missing object, otherwise merges
-// what is sent.
+// applied returns the step of a server-side apply. It creates a missing object, or merges sent into
+// the existing one.
 func (r *Request) applied(s state.Snapshot, live state.Object, sent body.Body, now time.Time) (Step, error) {
 	patch := &unstructured.Unstructured{}
 	if err := json.Unmarshal(sent.Data, &patch.Object); err != nil {
@@ -67,7 +67,7 @@ func (r *Request) applied(s state.Snapshot, live state.Object, sent body.Body, n
 	merged, err := m.Apply(base, patch, r.Manager, r.Force)
 	var known apierrors.APIStatus
 	switch {
-	case errors.As(err, &known): // a conflict
+	case errors.As(err, &known): // the error is a conflict
 		return Step{}, err
 	case err != nil: // the object does not fit the schema
 		return Step{}, apierrors.NewBadRequest(err.Error())
@@ -92,7 +92,7 @@ func (r *Request) applied(s state.Snapshot, live state.Object, sent body.Body, n
 	return st, err
 }
 
-// checkKeys handles duplicate keys of an applied object by its fieldValidation.
+// checkKeys handles duplicate keys of an applied object as its fieldValidation says.
 func (r *Request) checkKeys(err error) ([]string, error) {
 	switch {
 	case err == nil, r.FieldValidation == metav1.FieldValidationIgnore:
@@ -111,8 +111,8 @@ func (r *Request) checkKeys(err error) ([]string, error) {
 	return warnings, nil
 }
 
-// checkFields handles unknown fields of an applied object by its fieldValidation. sent is the
-// object as it was written.
+// checkFields handles unknown fields of an applied object as its fieldValidation says. sent is the
+// object's original text.
 func (r *Request) checkFields(patch *unstructured.Unstructured, sent body.Body) ([]string, error) {
 	b, err := patch.MarshalJSON()
 	if err != nil {

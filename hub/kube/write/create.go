@@ -18,7 +18,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Create returns the step that creates the object, with a generated name if it asks for one.
+// Create returns the step that creates the object. It generates the name if the object asks for
+// one.
 func (r *Request) Create(s state.Snapshot, o state.Object, now time.Time) (Step, error) {
 	next := o.DeepCopyObject().(state.Object)
 	like := *r
@@ -32,14 +33,14 @@ func (r *Request) Create(s state.Snapshot, o state.Object, now time.Time) (Step,
 	return like.createStep(s, next, now, false)
 }
 
-// generateName returns a random name with the base as its beginning.
+// generateName returns a random name that begins with base.
 func generateName(base string) string {
 	const room = 63 - 5
 	return base[:min(len(base), room)] + rand.String(5)
 }
 
-// createStep returns the step that creates an object. settled means that its managedFields are
-// final.
+// createStep returns the step that creates an object. settled means that the object's managedFields
+// are final.
 func (r *Request) createStep(s state.Snapshot, o state.Object, now time.Time, settled bool) (Step, error) {
 	if !anyVersion(o.GetResourceVersion()) {
 		return Step{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
@@ -67,7 +68,7 @@ func (r *Request) createStep(s state.Snapshot, o state.Object, now time.Time, se
 		o.SetGeneration(1)
 	}
 	if !settled {
-		admission.Default(o, r.Settings) // a manager that leaves a field out owns its default
+		admission.Default(o, r.Settings) // a manager that omits a field owns the field's default
 	}
 	if err := admission.Complete(o, s); err != nil {
 		return Step{}, apierrors.NewForbidden(r.Resource.GroupResource(), o.GetName(), err)
@@ -116,14 +117,15 @@ func (r *Request) mayLower(live, next state.Object) error {
 	return nil
 }
 
-// mayOwn checks that the user may delete the object if it gets new owners, as in Kubernetes'
-// OwnerReferencesPermissionEnforcement: the garbage collector deletes it with them.
+// mayOwn checks that the user may delete the object if the object gets new owners, because the
+// garbage collector then deletes it with them. Kubernetes' OwnerReferencesPermissionEnforcement
+// does the same.
 func (r *Request) mayOwn(live, next state.Object) error {
 	if equality.Semantic.DeepEqual(live.GetOwnerReferences(), next.GetOwnerReferences()) ||
 		r.Allow("delete", r.Resource.Plural) {
 		return nil
 	}
-	// This is Kubernetes' text.
+	// The text is Kubernetes'.
 	return apierrors.NewForbidden(r.Resource.GroupResource(), next.GetName(), fmt.Errorf(
 		"cannot set an ownerRef on a resource you can't delete: role %q does not allow it", r.Role))
 }
@@ -145,7 +147,7 @@ func (r *Request) mayCreateIn(ns *corev1.Namespace) error {
 	return nil
 }
 
-// setServerFields sets the fields of a new object that only the server sets.
+// setServerFields sets a new object's fields that only the server may set.
 func setServerFields(o state.Object, now time.Time) {
 	o.SetUID("")
 	o.SetResourceVersion("")
@@ -156,7 +158,7 @@ func setServerFields(o state.Object, now time.Time) {
 	o.SetDeletionGracePeriodSeconds(nil)
 }
 
-// dropServerFields removes fields that a client cannot set on a new object. A new node keeps its
+// dropServerFields removes a new object's fields that clients may not set. A new node keeps its
 // status.
 func (r *Request) dropServerFields(o state.Object) {
 	if o, ok := o.(*corev1.Namespace); ok {
@@ -175,8 +177,8 @@ func (r *Request) dropServerFields(o state.Object) {
 	}
 }
 
-// signDrain writes the user's name into a drain order, whatever name it had. Admission refuses an
-// unreadable one.
+// signDrain replaces the name in a drain order by the user's name. Admission refuses an order that
+// cannot be read.
 func (r *Request) signDrain(live, next state.Object) {
 	n, ok := next.(*corev1.Node)
 	if !ok {

@@ -45,7 +45,7 @@ func (r *Request) DeleteAll(all []state.Object, o *metav1.DeleteOptions, now tim
 }
 
 // deleteChange returns the change that deletes an object: at once, or with a deletionTimestamp
-// while finalizers or a device hold it; ok is false if that changes nothing.
+// while finalizers or a device hold the object. ok is false if nothing changes.
 func (r *Request) deleteChange(live state.Object, o *metav1.DeleteOptions,
 	now time.Time) (change state.Change, ok bool, err error) {
 	if p := o.Preconditions; p != nil {
@@ -64,7 +64,7 @@ func (r *Request) deleteChange(live state.Object, o *metav1.DeleteOptions,
 	next := live.DeepCopyObject().(state.Object)
 	changed := false
 	switch next.(type) {
-	case *corev1.Pod, *corev1.Namespace: // its deletion has begun, as in Kubernetes
+	case *corev1.Pod, *corev1.Namespace: // being deleted already, as in Kubernetes
 		if live.GetDeletionTimestamp() == nil {
 			setPropagation(next, o)
 		}
@@ -75,7 +75,7 @@ func (r *Request) deleteChange(live state.Object, o *metav1.DeleteOptions,
 	case *corev1.Pod:
 		grace := o.GracePeriodSeconds
 		if grace != nil && *grace < 0 {
-			grace = new(int64(1)) // as in Kubernetes: a negative value is not a force-deletion
+			grace = new(int64(1)) // as in Kubernetes, a negative value does not force the deletion
 		}
 		change, ok = state.Delete(next, now, grace, why)
 		return change, ok, nil
@@ -116,9 +116,9 @@ func markDeleted(o state.Object, now time.Time) {
 	o.SetDeletionGracePeriodSeconds(&zero)
 }
 
-// setPropagation sets the finalizers for the objects that it owns; the garbage collector of package
-// workload handles them. Background needs no finalizer: dependents are deleted after their owner.
-// Without an option, existing finalizers count, then the kind's default.
+// setPropagation sets the finalizers for the deletion of dependents, which package workload's
+// garbage collector handles. Background needs no finalizer, because dependents are deleted after
+// their owner. Without an option, existing finalizers decide, or else the kind's default.
 func setPropagation(o state.Object, opts *metav1.DeleteOptions) bool {
 	want := ""
 	//lint:ignore SA1019 older clients still send it
@@ -144,7 +144,7 @@ func setPropagation(o state.Object, opts *metav1.DeleteOptions) bool {
 	return true
 }
 
-// propagates tells whether a finalizer is one of propagation.
+// propagates reports whether a finalizer is one of setPropagation's.
 func propagates(finalizer string) bool {
 	return finalizer == metav1.FinalizerOrphanDependents || finalizer == metav1.FinalizerDeleteDependents
 }

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Managers maintain managedFields, which record the manager of each field.
+// Managers maintain managedFields, the record of each field's manager.
 type Managers struct {
 	settings admission.Settings
 
@@ -60,7 +60,8 @@ func (a *Managers) of(r *resource.Resource, sub string) (*managedfields.FieldMan
 	return m, nil
 }
 
-// resets returns the fields that a path never changes, and so gives no manager.
+// resets returns the fields that a path never changes, so that writers do not become their
+// managers.
 func resets(r *resource.Resource, sub string) map[fieldpath.APIVersion]fieldpath.Filter {
 	version := fieldpath.APIVersion(r.GroupVersion().String())
 	var set *fieldpath.Set
@@ -93,7 +94,8 @@ var onlyResources = fieldpath.NewIncludeMatcherFilter(
 	fieldpath.MakePrefixMatcherOrDie("spec", "initContainers", fieldpath.MatchAnyPathElement(), "resizePolicy"),
 )
 
-// update records the manager of the fields in next that differ from live (nil: all fields).
+// update records manager as the manager of the fields in next that differ from live, or of all
+// fields if live is nil.
 func (a *Managers) update(r *resource.Resource, live, next state.Object, manager, sub string) error {
 	m, err := a.of(r, sub)
 	if err != nil {
@@ -115,8 +117,8 @@ func (a *Managers) update(r *resource.Resource, live, next state.Object, manager
 	return nil
 }
 
-// typeConverter has the schemas for server-side apply, the same that clients get. They are read at
-// their first use.
+// typeConverter has the schemas for server-side apply, which are the ones that clients get. The
+// first use reads them.
 var typeConverter = sync.OnceValues(func() (managedfields.TypeConverter, error) {
 	schemas, err := openapi.Schemas()
 	if err != nil {

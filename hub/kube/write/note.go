@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// changed says for the audit what an update of a node or a workload did, "" for other updates: an
-// audit that says only "changed" does not answer who cordoned a node or stopped its drain.
+// changed describes for the audit what an update of a node or workload did, or "". From a record
+// that says only "changed", nobody learns who cordoned a node or stopped its drain.
 func changed(live, next state.Object) string {
 	switch next := next.(type) {
 	case *corev1.Node:

@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The audit says what an update of a node or a workload did.
+// The audit records what an update of a node or a workload did.
 func TestTheAuditSaysWhatAnUpdateDid(t *testing.T) {
 	node := func(cordoned, drains bool) state.Object {
 		n := &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: cordoned}}

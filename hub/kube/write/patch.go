@@ -23,21 +23,21 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// maxPatchOperations is Kubernetes' limit for a JSON patch: each operation may copy the whole
+// maxPatchOperations is Kubernetes' limit for a JSON patch. Each operation may copy the whole
 // object.
 const maxPatchOperations = 10000
 
-// Limits of a patch's cost. A JSON patch may visit the whole object with each operation, and a
-// strategic one compares each list entry with all others.
+// Limits of a patch's cost. Each operation of a JSON patch may visit the whole object. A strategic
+// patch compares each list entry with all others.
 const (
 	maxPatchBytes   = 256 << 20 // operations times the bytes of the object and the patch
-	maxPatchEntries = 8 << 20   // entries of lists times entries of the same list
+	maxPatchEntries = 8 << 20   // entries of a patch's lists times entries of the object's lists
 )
 
-// A patch may also copy its own copies, so their total size is limited to that of a body.
+// A patch may copy its own copies, so their total size is limited to the size of a body.
 func init() { jsonpatch.AccumulatedCopySizeLimit = body.MaxBody }
 
-// Patch returns the step for a patch of that type.
+// Patch returns the step for a patch of this type.
 func (r *Request) Patch(s state.Snapshot, sent body.Body, kind types.PatchType, now time.Time) (Step, error) {
 	live := r.live(s)
 	if kind == types.ApplyYAMLPatchType {
@@ -59,7 +59,7 @@ func (r *Request) Patch(s state.Snapshot, sent body.Body, kind types.PatchType, 
 	return st, err
 }
 
-// patched returns live with a patch applied.
+// patched returns live after the patch.
 func (r *Request) patched(live state.Object, patch []byte, kind types.PatchType) (state.Object, []string, error) {
 	shown := r.Resource.Show(live)
 	was, err := json.Marshal(shown)
@@ -88,9 +88,9 @@ func (r *Request) patched(live state.Object, patch []byte, kind types.PatchType)
 	return next, warnings, nil
 }
 
-// patchJSON applies a patch to an encoded object. The type of like says how lists are merged.
+// patchJSON applies a patch to an encoded object. The Go type of like says how lists are merged.
 func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) (is []byte, err error) {
-	defer func() { // the libraries panic on unexpected values, such as a list as a merge key
+	defer func() { // the libraries panic on some values, such as a list as a merge key
 		if p := recover(); p != nil {
 			is, err = nil, unprocessable(fmt.Sprintf("it has a list, an object or nothing where a plain value is expected (%v)",
 				p))
@@ -154,7 +154,7 @@ func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) (is
 	return nil, unprocessable(err.Error())
 }
 
-// entries counts the comparisons that the lists in a patch may take.
+// entries counts the comparisons that merging the patch's lists may need.
 func entries(v any) (n int) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -170,11 +170,11 @@ func entries(v any) (n int) {
 	return n
 }
 
-// unprocessable answers 422 for a patch that is valid but cannot be applied.
+// unprocessable answers 422 to a valid patch that cannot be applied.
 func unprocessable(why string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
-		Message: "the patch cannot be applied: " + bound.Text(why, 4096), // it may quote a path of megabytes
+		Message: "the patch cannot be applied: " + bound.Text(why, 4096), // why may quote a path of megabytes
 	}}
 }
 
@@ -186,8 +186,8 @@ func isObject(patch []byte) error {
 	return nil
 }
 
-// decodePatched decodes a patched object. Its kind is right, and its unknown fields come from the
-// patch.
+// decodePatched decodes a patched object. Its kind is known to be right; its unknown fields come
+// from the patch.
 func (r *Request) decodePatched(b []byte, kind schema.GroupVersionKind) (runtime.Object, []string, error) {
 	if err := bound.CountJSON(b).Bounded(); err != nil { // a patch may copy its own copies
 		return nil, nil, unprocessable(err.Error())

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/kube/body"
 )
 
-// Each limit of a patch has its own error; a patch below all limits is applied.
+// Each limit of a patch has its own error. A patch below all limits is applied.
 func TestEachBoundOfAPatch(t *testing.T) {
 	object := func(n int) []byte {
 		return []byte(`{"metadata":{"name":"a","annotations":{"x":"` + strings.Repeat("x", n) + `"}}}`)
@@ -32,7 +32,7 @@ func TestEachBoundOfAPatch(t *testing.T) {
 		name       string
 		was, patch []byte
 		kind       types.PatchType
-		want       string // "": it is applied
+		want       string // part of the error; "" if the patch is applied
 	}{
 		{"a few operations", object(10), operations(10, test), types.JSONPatchType, ""},
 		{"many operations on a small object", object(10), operations(1000, test), types.JSONPatchType, ""},

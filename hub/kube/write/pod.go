@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Bind returns the step that assigns a pod to a node by hand.
+// Bind returns the step that assigns a pod to a node on request.
 func (r *Request) Bind(s state.Snapshot, binding *corev1.Binding, now time.Time) (Step, error) {
 	node := binding.Target.Name
 	p := s.Pod(r.Namespace, r.Name)
@@ -49,8 +49,8 @@ func (r *Request) Bind(s state.Snapshot, binding *corev1.Binding, now time.Time)
 		Result: next}, nil
 }
 
-// withBindingMeta adds the binding's labels and annotations to the pod, as Kubernetes does:
-// external schedulers record their choice in them.
+// withBindingMeta adds the binding's labels and annotations to the pod, as Kubernetes does.
+// External schedulers record their choice there.
 func (r *Request) withBindingMeta(next, p *corev1.Pod, binding *corev1.Binding) error {
 	if len(binding.Labels)+len(binding.Annotations) == 0 {
 		return nil
@@ -62,7 +62,7 @@ func (r *Request) withBindingMeta(next, p *corev1.Pod, binding *corev1.Binding) 
 	return nil
 }
 
-// merged returns a new map with both maps' entries; the second has precedence.
+// merged returns a new map with the entries of both maps. Those of b have precedence.
 func merged(a, b map[string]string) map[string]string {
 	all := make(map[string]string, len(a)+len(b))
 	maps.Copy(all, a)
@@ -70,7 +70,7 @@ func merged(a, b map[string]string) map[string]string {
 	return all
 }
 
-// Evict returns the step that deletes a pod, if its disruption budgets allow it.
+// Evict returns the step that deletes a pod if its disruption budgets allow it.
 func (r *Request) Evict(s state.Snapshot, opts *metav1.DeleteOptions, now time.Time) (Step, error) {
 	p := s.Pod(r.Namespace, r.Name)
 	if p == nil {
@@ -95,8 +95,9 @@ func (r *Request) Evict(s state.Snapshot, opts *metav1.DeleteOptions, now time.T
 	return st, nil
 }
 
-// checkBudgets returns why a pod may not be evicted now. It counts the budget on the snapshot that
-// the eviction changes: with one writer, two evictions cannot count on the same pod.
+// checkBudgets returns why a pod may not be evicted now. It counts on the snapshot that the
+// eviction changes. The loop is the only writer, so two evictions cannot count the same pod as
+// available.
 func checkBudgets(s state.Snapshot, p *corev1.Pod, now time.Time) error {
 	h := state.RefusalFor(s, p, now)
 	switch {

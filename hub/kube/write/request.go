@@ -1,9 +1,9 @@
-// Package write computes the changes of a request: creating, replacing, patching, applying,
-// deleting, scaling, binding and evicting, and the managers of fields.
+// Package write computes the changes of a request: create, replace, patch, apply, delete, scale,
+// bind and evict. It also computes managedFields.
 //
-// Each is a pure function from a snapshot and a time to a Step, which has the changes and the
-// answer. The package reads no request and stores nothing: hub/kube does, through the control loop.
-// Package admission has the rules for objects' fields.
+// Each change is a pure function from a snapshot and a time to a Step, which has the changes and
+// the answer. The package reads no requests and stores nothing: package kube does both, through the
+// control loop. Package admission has the rules for objects' fields.
 package write
 
 import (
@@ -19,28 +19,28 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Request has what a change depends on.
+// A Request has everything that a change depends on.
 type Request struct {
 	Resource  *resource.Resource
-	Sub       *resource.Sub // nil: the resource itself
+	Sub       *resource.Sub // nil for the resource itself
 	Namespace string
-	Name      string // "" for a create
+	Name      string // "" for a creation
 	Verb      string
 
 	User, Role string
-	Allow      func(verb, resource string) bool // whether the role allows it
+	Allow      func(verb, resource string) bool // whether the role allows a verb on a resource
 	MayCreate  func() error                     // why the user may not create such an object
 
-	Manager         string // of the fields that are set
-	Force           bool   // take fields from other managers
-	Dry             bool   // a dry run, which changes nothing
+	Manager         string // manager of the changed fields
+	Force           bool   // takes fields over from other managers
+	Dry             bool   // a dry run changes nothing
 	FieldValidation string // how unknown fields are handled
 
 	Settings admission.Settings
 	Managers *Managers
 }
 
-// sub returns the name of the subresource, "" for the resource itself.
+// sub returns the name of the subresource, or "" for the resource itself.
 func (r *Request) sub() string {
 	if r.Sub == nil {
 		return ""
@@ -51,18 +51,18 @@ func (r *Request) sub() string {
 // A Step is the result of a request on one snapshot.
 type Step struct {
 	Changes  []state.Change
-	Result   state.Object // the answer
+	Result   state.Object // the object of the answer
 	Created  bool
 	Warnings []string
 	Audit    string // details for the audit
-	// dependsOn has the objects that the step depends on.
+	// dependsOn has the objects that the step has read.
 	dependsOn map[state.Key]state.Object
-	// from is the snapshot of which the step has read all objects of the consulted kinds.
+	// from is the snapshot in which the step has read all objects of the consulted kinds.
 	from      state.Snapshot
 	consulted []state.Kind
 }
 
-// ValidOn tells whether a later snapshot would give the same step.
+// ValidOn reports whether the step would be the same on a later snapshot.
 func (st *Step) ValidOn(s state.Snapshot) bool {
 	for k, o := range st.dependsOn {
 		if s.Get(k) != o {
@@ -77,8 +77,8 @@ func (st *Step) ValidOn(s state.Snapshot) bool {
 	return st.dependsOn != nil
 }
 
-// Stable tells whether the step's dependencies are known. Any other step is made anew on each
-// snapshot.
+// Stable reports whether the step's dependencies are known. Otherwise the step is made again on
+// each snapshot.
 func (st *Step) Stable() bool { return st.dependsOn != nil }
 
 // key returns the key of the request's object.
@@ -86,13 +86,13 @@ func (r *Request) key() state.Key {
 	return state.Key{Kind: r.Resource.State, Namespace: r.Namespace, Name: r.Name}
 }
 
-// live returns the request's object, nil if it is not there.
+// live returns the request's object, or nil if it does not exist.
 func (r *Request) live(s state.Snapshot) state.Object { return s.Get(r.key()) }
 
 // missing returns NotFound for the request's object.
 func (r *Request) missing() error { return r.Resource.NotFound(r.Name) }
 
-// checkUID refuses a request for an object with another UID.
+// checkUID refuses a request whose UID differs from the object's.
 func (r *Request) checkUID(live state.Object, uid types.UID) error {
 	if uid == "" || uid == live.GetUID() {
 		return nil
@@ -106,7 +106,7 @@ func (r *Request) invalid(errs ...*field.Error) error {
 	return apierrors.NewInvalid(r.Resource.GroupVersionKind.GroupKind(), r.Name, errs)
 }
 
-// reason returns the reason that changes carry.
+// reason returns the reason that is stored with the changes.
 func (r *Request) reason(verb string, o state.Object) string {
 	what := r.Resource.Singular
 	if r.Sub != nil {
@@ -118,11 +118,11 @@ func (r *Request) reason(verb string, o state.Object) string {
 var errModified = errors.New(
 	"the object has been modified; please apply your changes to the latest version and try again")
 
-// anyVersion tells whether a resourceVersion matches every version. Kubernetes parses it as a
-// number, so "" and "0" are equal.
+// anyVersion reports whether a resourceVersion matches every version. Kubernetes parses it as a
+// number, so "" equals "0".
 func anyVersion(rv string) bool { return rv == "" || rv == "0" }
 
-// Place checks an object's name and namespace against the path, and sets those that are missing.
+// Place checks an object's name and namespace against the path, and sets missing ones.
 func (r *Request) Place(o state.Object) error {
 	if r.Resource.Namespaced {
 		switch o.GetNamespace() {
@@ -139,7 +139,7 @@ func (r *Request) Place(o state.Object) error {
 	if r.Name != "" {
 		switch o.GetName() {
 		case "":
-			if r.Verb == "update" { // an update must name its object
+			if r.Verb == "update" { // the object of an update must have its name
 				return apierrors.NewBadRequest(fmt.Sprintf(
 					"the name of the object (%s based on URL) was undeterminable: name must be provided", r.Name))
 			}

@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// ScaleOf returns how many pods a workload wants and has.
+// ScaleOf returns how many pods a workload should have, and how many it has.
 func ScaleOf(o state.Object) *scalev1.Scale {
 	m := o.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
 	sc := &scalev1.Scale{
@@ -60,8 +60,8 @@ func setReplicas(o state.Object, n int32) {
 	}
 }
 
-// Scale returns the step that sets how many pods a workload wants: to sent or, if that is nil, to
-// the result of the patch.
+// Scale returns the step that sets a workload's number of pods: to that of sent or, if sent is nil,
+// to the patch's result.
 func (r *Request) Scale(s state.Snapshot, sent *scalev1.Scale, patch body.Body, kind types.PatchType,
 	now time.Time) (Step, error) {
 	live := r.live(s)
@@ -98,10 +98,10 @@ func (r *Request) Scale(s state.Snapshot, sent *scalev1.Scale, patch body.Body, 
 	return st, err
 }
 
-// scaleApplied converts an applied scale to an apply of the workload: its manager then owns the
-// workload's replicas.
+// scaleApplied converts an applied scale to an apply of the workload. The scale's manager then owns
+// the workload's replicas.
 func (r *Request) scaleApplied(sc *scalev1.Scale) body.Body {
-	b, _ := json.Marshal(map[string]any{ // strings and a number: cannot fail
+	b, _ := json.Marshal(map[string]any{ // strings and numbers can always be encoded
 		"apiVersion": r.Resource.GroupVersion().String(), "kind": r.Resource.Kind,
 		"metadata": map[string]any{"name": r.Name, "namespace": r.Namespace},
 		"spec":     map[string]any{"replicas": sc.Spec.Replicas},

@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// withConditions returns a request with the conditions of sent, and nothing else of it. The hub
-// sets their times, because expiry counts from them.
+// withConditions returns a request with sent's conditions and no other part of sent. The hub sets
+// the conditions' times, because expiry counts from them.
 func withConditions(live, sent *certv1.CertificateSigningRequest, now time.Time) state.Object {
 	next := live.DeepCopy()
 	next.Status.Conditions = nil
@@ -42,7 +42,7 @@ func withEphemeral(live, next *corev1.Pod) *corev1.Pod {
 	return with
 }
 
-// mayDebug refuses ephemeral containers for an agent that is too old: it would ignore them
+// mayDebug refuses ephemeral containers if the agent is too old, because it would ignore them
 // silently.
 func (r *Request) mayDebug(s state.Snapshot, next, live *corev1.Pod) error {
 	if len(next.Spec.EphemeralContainers) <= len(live.Spec.EphemeralContainers) {

@@ -41,8 +41,8 @@ func (r *Request) Update(s state.Snapshot, o state.Object, now time.Time) (Step,
 	return r.replaceStep(s, live, next, now)
 }
 
-// replaceStep returns the step that replaces live with next, as far as the path allows: the main
-// resource keeps the status, /status changes only that. next's managedFields are final.
+// replaceStep returns the step that replaces live by next as far as the path allows: the resource
+// itself keeps the status, and /status changes only the status. next's managedFields are final.
 func (r *Request) replaceStep(s state.Snapshot, live, next state.Object, now time.Time) (Step, error) {
 	switch rv := next.GetResourceVersion(); {
 	case anyVersion(rv) && r.Resource.Row.Conditional:
@@ -109,19 +109,19 @@ func (r *Request) replaceStep(s state.Snapshot, live, next state.Object, now tim
 	return st, nil
 }
 
-// forbidden refuses the request for a reason beyond the object itself.
+// forbidden refuses the request for a reason that is not in the object.
 func (r *Request) forbidden(why error) error {
 	return apierrors.NewForbidden(r.Resource.GroupResource(), r.Name, why)
 }
 
-// keepMetadata copies the metadata that only the server sets from live to next.
+// keepMetadata copies metadata that only the server may set from live to next.
 func keepMetadata(live, next state.Object) {
 	next.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	next.SetResourceVersion(live.GetResourceVersion())
 	next.SetUID(live.GetUID())
 	next.SetSelfLink("")
 	next.SetCreationTimestamp(live.GetCreationTimestamp())
-	if next.GetDeletionTimestamp() == nil { // a missing timestamp is kept, a different one refused
+	if next.GetDeletionTimestamp() == nil { // a missing timestamp is restored; a different one is refused later
 		next.SetDeletionTimestamp(live.GetDeletionTimestamp())
 	}
 	if next.GetDeletionGracePeriodSeconds() == nil {
@@ -131,7 +131,8 @@ func keepMetadata(live, next state.Object) {
 	next.SetGenerateName(live.GetGenerateName())
 }
 
-// restrictToPath returns next where the path may change the object, and live elsewhere.
+// restrictToPath returns next's fields where the path may change the object, and live's fields
+// elsewhere.
 func (r *Request) restrictToPath(s state.Snapshot, live, next state.Object, now time.Time) (state.Object, error) {
 	switch r.sub() {
 	case "":
@@ -167,7 +168,7 @@ func (r *Request) restrictToPath(s state.Snapshot, live, next state.Object, now 
 	return next, nil
 }
 
-// admit returns the warnings and errors for next, by the rules of its path.
+// admit returns the warnings and errors about next by the rules of the path.
 func (r *Request) admit(s state.Snapshot, live, next state.Object) (warnings []string, errs field.ErrorList) {
 	switch r.sub() {
 	case "resize":
@@ -185,7 +186,7 @@ func (r *Request) admit(s state.Snapshot, live, next state.Object) (warnings []s
 	return warnings, errs
 }
 
-// unchanged tells whether next differs from live at most in times of managedFields.
+// unchanged reports whether next equals live, except for times in managedFields.
 func unchanged(live, next state.Object) bool {
 	a, b := live.GetManagedFields(), next.GetManagedFields()
 	if !sameManagers(a, b) {

@@ -27,7 +27,7 @@ type document struct {
 }
 
 //go:embed own.yaml
-var own []byte // our schemas, as in documents of version 3
+var own []byte // the hub's own schemas, in the form of version 3
 
 const (
 	refs3 = "#/components/schemas/"
@@ -75,13 +75,13 @@ func (d document) refs() string {
 	return refs3
 }
 
-// bytes returns compact JSON with sorted keys, so that equal input gives equal bytes.
+// bytes returns compact JSON with sorted keys, so that equal documents have equal bytes.
 func (d document) bytes() []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(d.object); err != nil {
-		panic(err) // it was decoded from JSON
+		panic(err) // the value was decoded from JSON
 	}
 	return bytes.TrimSpace(b.Bytes())
 }
@@ -94,7 +94,7 @@ func version3(dir, version string, values enumsByField) (document, error) {
 	}
 	from := version
 	if slices.ContainsFunc(served, func(r resource) bool { return r.version == version && r.like != "" }) {
-		from = "v1" // its paths are made from v1's
+		from = "v1" // the paths are made from those of v1
 	}
 	d, err := upstream(from)
 	if err != nil {
@@ -103,7 +103,7 @@ func version3(dir, version string, values enumsByField) (document, error) {
 	return d, d.filter(func(r resource) bool { return r.version == version })
 }
 
-// version2 makes the one document of version 2.
+// version2 makes the only document of version 2.
 func version2(dir string, values enumsByField) (document, error) {
 	d, err := load(filepath.Join(dir, "swagger.json"), values)
 	if err != nil {
@@ -112,8 +112,7 @@ func version2(dir string, values enumsByField) (document, error) {
 	return d, d.filter(func(resource) bool { return true })
 }
 
-// filter removes all paths but those of the served resources, and all schemas that these do not
-// need.
+// filter keeps only the paths of served resources, and the schemas that they need.
 func (d document) filter(mine func(resource) bool) error {
 	d.at("info")["title"] = "Flotilla, a Kubernetes-compatible API"
 	if err := d.addOwn(); err != nil {
@@ -161,7 +160,7 @@ func (d document) filter(mine func(resource) bool) error {
 	return nil
 }
 
-// addOwn adds the schemas of our own kinds.
+// addOwn adds the schemas of the hub's own kinds.
 func (d document) addOwn() error {
 	text := own
 	if d.refs() == refs2 {
@@ -175,7 +174,7 @@ func (d document) addOwn() error {
 	return nil
 }
 
-// renamed copies a path item of the like resource for our own kind.
+// renamed copies a path item of the resource like for one of the hub's own kinds.
 func (d document) renamed(item object, r resource) object {
 	text := string(document{object: item}.bytes())
 	if r.like != "" {
@@ -208,7 +207,7 @@ func (d document) renamed(item object, r resource) object {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.UseNumber()
 	if err := dec.Decode(&out); err != nil {
-		panic(err) // the replacements keep it valid JSON
+		panic(err) // the replacements keep the JSON valid
 	}
 	return out
 }
@@ -216,7 +215,7 @@ func (d document) renamed(item object, r resource) object {
 // unread are the parameters and fields of DeleteOptions and ListMeta that the hub ignores.
 var unread = []string{"ignoreStoreReadErrorWithClusterBreakingPotential", "shardInfo", "shardSelector"}
 
-// unserved tells whether the hub does not serve the resource in a media type.
+// unserved reports whether the hub does not serve the resource in a media type.
 func (r resource) unserved(media string) bool {
 	return strings.Contains(media, "cbor") || r.plain && strings.Contains(media, "vnd.kubernetes.protobuf")
 }
@@ -232,7 +231,7 @@ func removeUnserved(v any, silent func(media string) bool) {
 				v[key] = slices.DeleteFunc(list, func(media any) bool { return silent(fmt.Sprint(media)) })
 			case list != nil && key == "parameters":
 				v[key] = slices.DeleteFunc(list, func(p any) bool {
-					ref, _ := p.(object)["$ref"].(string) // in version 2: the name and a hash
+					ref, _ := p.(object)["$ref"].(string) // version 2: a reference to the name and a hash
 					name, _, _ := strings.Cut(strings.TrimPrefix(ref, "#/parameters/"), "-")
 					return slices.Contains(unread, name) || slices.Contains(unread, fmt.Sprint(p.(object)["name"]))
 				})
@@ -251,8 +250,8 @@ func removeUnserved(v any, silent func(media string) bool) {
 
 var typeOf = regexp.MustCompile(`^io\.k8s\.api\.(core|coordination)\.v1\.(\w+)$`)
 
-// annotate marks the fields of a schema that have no effect here or are refused. A refused field's
-// own schema is removed.
+// annotate marks a schema's fields that have no effect here or are refused. It removes the schemas
+// of refused fields.
 func annotate(name string, schema object) {
 	m := typeOf.FindStringSubmatch(name)
 	if m == nil {
@@ -283,7 +282,8 @@ func annotate(name string, schema object) {
 	}
 }
 
-// ofServed shortens the list of groups that share a schema, such as DeleteOptions.
+// ofServed removes the unserved groups from the list of groups that share a schema, such as
+// DeleteOptions.
 func ofServed(schema object) {
 	list, _ := schema["x-kubernetes-group-version-kind"].([]any)
 	if len(list) < 2 {
@@ -328,8 +328,8 @@ func (d document) prune() {
 	}
 }
 
-// stripDescriptions removes what only people read from schemas, and lists of values, which
-// admission checks.
+// stripDescriptions removes the texts for people from schemas. It also removes lists of values,
+// because admission checks them.
 func stripDescriptions(v any) {
 	switch v := v.(type) {
 	case object:

@@ -12,22 +12,23 @@ import (
 	"strings"
 )
 
-// Kubernetes' published documents lack the values that fields can have. A kube-apiserver serves the
-// values from its generated code, so they are read from that.
+// Kubernetes' published documents lack the values that fields can have. A kube-apiserver takes the
+// values from its generated code, so this program reads them there.
 const enumSource = "pkg/generated/openapi/zz_generated.openapi.go"
 
 // An enum lists the values of a field, or of the elements of a list.
 type enum struct {
 	values []any
-	text   string // the meaning of each value, as in the field's description
+	text   string // meaning of each value, from the field's description
 	items  bool
 }
 
-// enumsByField has every enum, by "io.k8s.api.core.v1.Container imagePullPolicy".
+// enumsByField has every enum by schema and field, such as "io.k8s.api.core.v1.Container
+// imagePullPolicy".
 type enumsByField map[string]enum
 
-// refusedValues are valid in Kubernetes but refused by the hub. Package admission refuses them, and
-// a test of package kube compares the two.
+// refusedValues are valid in Kubernetes, but package admission refuses them. A test of package kube
+// compares both.
 var refusedValues = map[string][]string{
 	"core.v1.GRPCAction mode":                                    {"TLS"},
 	"apps.v1.StatefulSetUpdateStrategy type":                     {"Recreate"},
@@ -95,7 +96,7 @@ func enums(module string) (enumsByField, error) {
 	return all, nil
 }
 
-// enumOf finds the values in the literal of one property.
+// enumOf finds the values in the literal of a property.
 func enumOf(property ast.Expr) (e enum, ok bool) {
 	var walk func(n ast.Node, items bool)
 	walk = func(n ast.Node, items bool) {
@@ -106,7 +107,7 @@ func enumOf(property ast.Expr) (e enum, ok bool) {
 			}
 			switch key, _ := kv.Key.(*ast.Ident); {
 			case key == nil:
-			case key.Name == "AdditionalProperties": // values of a map, for which documents have no place
+			case key.Name == "AdditionalProperties": // a map's values, for which documents have no field
 				return false
 			case key.Name == "Items":
 				walk(kv.Value, true)

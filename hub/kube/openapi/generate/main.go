@@ -1,9 +1,9 @@
 // Program generate makes the API's OpenAPI documents from Kubernetes' own. It keeps the served
-// paths and the schemas that they need, marks fields that devices do not support, and adds our
-// kinds.
+// paths and the schemas that they need, marks fields that devices do not support, and adds the
+// hub's own kinds.
 //
-// `go generate` in package openapi runs it, and it writes into that directory. It downloads the
-// documents as data through the Go module proxy; none of Kubernetes' code gets into the hub.
+// `go generate` in package openapi runs it; it writes into that directory. It downloads the
+// documents as data through the Go module proxy, so the hub contains none of Kubernetes' code.
 package main
 
 import (
@@ -99,7 +99,7 @@ func run() error {
 	return os.WriteFile("index.json", append(index, '\n'), 0o644)
 }
 
-// versions returns the served versions, each once, sorted.
+// versions returns the served versions without repetition, sorted.
 func versions() []string {
 	var out []string
 	for _, r := range served {

@@ -12,22 +12,22 @@ type resource struct {
 	version    string // "v1", "apps/v1"
 	plural     string
 	namespaced bool
-	verbs      []string // of the collection and of one object
+	verbs      []string // verbs of the collection and of one object
 	subs       map[string][]string
-	plain      bool // it has no protobuf form
+	plain      bool // has no protobuf form
 
-	// A resource that upstream's documents lack, or serve differently, is made from a resource of
-	// v1: like is the plural and likeKind the kind of that one, kind is our own.
+	// If upstream's documents lack this resource or serve it differently, it is made from a v1
+	// resource with the plural like and the kind likeKind; kind is this resource's own.
 	like, likeKind, kind string
 }
 
-// absent is a version without an upstream document, because Kubernetes replaced it. Only discovery
-// lists it.
+// absent is a version without an upstream document, because Kubernetes has replaced it. Only
+// discovery lists it.
 const absent = "authentication.k8s.io/v1beta1"
 
 var served = resources()
 
-// resources returns the resources of a hub with all parts.
+// resources returns the resources of a hub that has all parts.
 func resources() (all []resource) {
 	for _, k := range state.Served() {
 		r := resource{version: k.In.String(), plural: string(k.Kind), namespaced: k.Namespaced, verbs: k.Verbs,
@@ -52,7 +52,8 @@ func resources() (all []resource) {
 	return all
 }
 
-// upstream tells whether Kubernetes' documents contain a group. They lack those of other servers.
+// upstream reports whether Kubernetes' documents contain a group. They lack groups of other
+// servers.
 func upstream(g *state.Group) bool { return !g.Plain && g.Group != "metrics.k8s.io" }
 
 // root returns the path below which a version's resources are.
@@ -63,7 +64,7 @@ func root(version string) string {
 	return "/api/" + version
 }
 
-// paths returns the paths of a resource, with the methods of each.
+// paths returns the paths of a resource with each path's methods.
 func (r resource) paths() map[string][]string {
 	out := map[string][]string{}
 	at := root(r.version)
