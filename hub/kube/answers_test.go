@@ -28,7 +28,7 @@ func TestPatternsThatCostTooMuchAreRefused(t *testing.T) {
 	} {
 		v := url.Values{"query": {"kubelet"}, "pattern": {pattern}}
 		if _, errs := logQueryOf(v); (len(errs) == 0) != ok {
-			t.Errorf("%.40s: %v, want it taken: %t", pattern, errs, ok)
+			t.Errorf("pattern %.40s: %v, want accepted: %t", pattern, errs, ok)
 		}
 	}
 }
@@ -38,7 +38,7 @@ func TestLookingForAPatternTakesAFifthOfAProcessor(t *testing.T) {
 		began := time.Now()
 		pause(t.Context(), time.Second)
 		if took := time.Since(began); took != filterRest*time.Second {
-			t.Errorf("a second's look rests %s", took)
+			t.Errorf("after a second of matching the filter rests %s", took)
 		}
 	})
 	s, users := newLogFilters(), 0
@@ -64,7 +64,7 @@ func TestLookingForAPatternTakesAFifthOfAProcessor(t *testing.T) {
 	}
 	leave[0]()
 	if _, err := s.enter(user(), "pi-1"); err != nil {
-		t.Error("after one has ended:", err)
+		t.Error("a query after another has ended:", err)
 	}
 }
 
@@ -76,7 +76,7 @@ func TestOneUserCannotTakeAllLogQueries(t *testing.T) {
 		}
 	}
 	if _, err := s.enter("anna", "pi-9"); err == nil {
-		t.Error("anna has more than her share")
+		t.Error("a user must not exceed the limit of queries")
 	}
 	if _, err := s.enter("olav", "pi-9"); err != nil {
 		t.Error(err)
@@ -111,7 +111,7 @@ func TestALogQueryEnds(t *testing.T) {
 		s := newServer(f)
 		w := request{method: "GET", path: "/api/v1/nodes/pi-1/proxy/logs/?query=kubelet&pattern=b"}.do(s)
 		if err := <-gone; err == nil || w.Code == 0 {
-			t.Error("it has not ended")
+			t.Error("the query must end after its time limit")
 		}
 	})
 }
@@ -162,10 +162,10 @@ func TestUnreadListsShareAnEncoding(t *testing.T) {
 			}
 		}
 		if n := s.answers.encodings; n != 1 {
-			t.Errorf("60 lists were encoded %d times", n)
+			t.Errorf("60 equal lists were encoded %d times, want once", n)
 		}
 		if s.answers.all > userUnread+24<<20 {
-			t.Errorf("%d bytes are held for a client that reads nothing", s.answers.all)
+			t.Errorf("%d bytes are counted for a client that reads nothing", s.answers.all)
 		}
 		// Another revision needs another encoding. It exceeds this user's limit, but another user
 		// gets it.
@@ -174,7 +174,7 @@ func TestUnreadListsShareAnEncoding(t *testing.T) {
 			t.Errorf("the second answer of 20 MB for one user: %d %v", u.Code, u.Header())
 		}
 		if u := list("operator"); u.Code != http.StatusOK {
-			t.Errorf("another user: %d", u.Code)
+			t.Errorf("list of another user: %d", u.Code)
 		}
 		close(may)
 		wg.Wait()
@@ -194,7 +194,7 @@ func TestOneAnswerAloneMayBeLarge(t *testing.T) {
 		t.Error("more than the limit of all users")
 	}
 	if _, err := a.hold("olav", smallAnswer); err != nil {
-		t.Error("small answers go on:", err)
+		t.Error("a small answer must not be refused:", err)
 	}
 	release()
 	if _, err := a.hold("olav", maxUnread); err != nil {
@@ -240,11 +240,11 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 	anna()
 	other := must(list("anna", "nodes"))
 	if _, err := list("olav", "nodes"); err == nil || !strings.Contains(err.Error(), "of olav or") {
-		t.Errorf("another list for a user with an unread one: %v", err)
+		t.Errorf("second list for a user with an unread list: %v", err)
 	}
 	olav()
 	if _, err := list("olav", "nodes"); err == nil {
-		t.Error("the second one is unread")
+		t.Error("the second list is not read")
 	}
 	again()
 	// An encoding that exceeds the limit of the user who caused it is still sent to others that
@@ -259,7 +259,7 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 			return large,
 				nil
 		}); err == nil || !strings.Contains(err.Error(), "of kari or") {
-			t.Errorf("a second list for kari: %v", err)
+			t.Errorf("second list for kari: %v", err)
 		}
 	})
 	<-made
@@ -315,10 +315,10 @@ func TestAStoppingHubAsksForARetry(t *testing.T) {
 		t.Helper()
 		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" ||
 			!strings.Contains(w.Body.String(), "the hub is stopping") {
-			t.Errorf("%s: %d, Retry-After %q: %s", when, w.Code, w.Header().Get("Retry-After"), w.Body)
+			t.Errorf("%s: code %d, Retry-After %q: %s", when, w.Code, w.Header().Get("Retry-After"), w.Body)
 		}
 	}
-	again("its loop has ended", put.do(s))
+	again("the control loop has ended", put.do(s))
 	s.Access = stopped{}
 	again("authentication stopped with the hub", put.do(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithCancel(r.Context())

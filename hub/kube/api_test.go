@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/hub/kube/resource"
 )
 
-var updateGoldens = flag.Bool("update", false, "write the golden files anew")
+var updateGoldens = flag.Bool("update", false, "rewrite the golden files")
 
 // A request is sent with the role admin unless it has another role.
 type request struct {
@@ -321,7 +321,7 @@ func TestAPI(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", got, want[c.name])
 			}
 			if w.Code >= 400 && f.Snapshot().Revision != before {
-				t.Errorf("the request failed with %d, and changed the fleet", w.Code)
+				t.Errorf("a request refused with %d must not change the fleet", w.Code)
 			}
 		})
 	}
@@ -354,7 +354,7 @@ func TestWarningsAreLimited(t *testing.T) {
 		more := strings.Contains(strings.Join(w.Header()["Warning"], ""), "more warnings are omitted")
 		if few := what == "a few" || lines == nil; size > 64<<10 || more == few ||
 			few && len(w.Header()["Warning"]) != 2*len(lines) {
-			t.Errorf("%s: %d warnings of %d bytes, and that more are omitted: %v", what, len(w.Header()["Warning"]), size, more)
+			t.Errorf("%s: %d warnings of %d bytes; omitted ones are counted: %v", what, len(w.Header()["Warning"]), size, more)
 		}
 	}
 }

@@ -12,9 +12,9 @@ func TestReadingsOfSecretsAndRefusalsAreAudited(t *testing.T) {
 	for _, tt := range []struct{ name, role, method, path, body, want string }{
 		{"one secret", "admin", "GET", ns + "/secrets/s", "", "admin get secrets default/s done"},
 		{"a missing secret", "admin", "GET", ns + "/secrets/none", "", "admin get secrets default/none refused"},
-		{"all of a namespace", "operator", "GET", ns + "/secrets", "", "operator list secrets default/ done"},
+		{"all secrets of a namespace", "operator", "GET", ns + "/secrets", "", "operator list secrets default/ done"},
 		{"all", "operator", "GET", "/api/v1/secrets", "", "operator list secrets done"},
-		{"as a table", "operator", "GET", "/api/v1/secrets?limit=1", "", "operator list secrets done"},
+		{"all secrets as a table", "operator", "GET", "/api/v1/secrets?limit=1", "", "operator list secrets done"},
 		{"a watch", "operator", "GET", "/api/v1/secrets?watch=1&timeoutSeconds=1&resourceVersion=1", "", "operator watch secrets done"},
 		{"a dry run that returns a secret", "admin", "PATCH", ns + "/secrets/s?dryRun=All", `{"metadata":{"labels":{"a":"b"}}}`, "admin patch secrets default/s dry run done"},
 		{"a viewer's refused reading", "viewer", "GET", ns + "/secrets/s", "", "viewer get secrets default/s refused"},
@@ -42,7 +42,7 @@ func TestReadingsOfSecretsAndRefusalsAreAudited(t *testing.T) {
 			}
 			s.ServeHTTP(httptest.NewRecorder(), r)
 			if got := strings.Join(kept.lines, "\n"); got != tt.want {
-				t.Errorf("kept %q, want %q", got, tt.want)
+				t.Errorf("the audit has %q, want %q", got, tt.want)
 			}
 		})
 	}
@@ -61,7 +61,7 @@ func TestAChangeHasTheNameOfItsUser(t *testing.T) {
 		t.Fatalf("%+v", f.history)
 	}
 	if name := f.history[0].Key.Name; len(kept.rows) != 1 || kept.rows[0].Name != name || !strings.HasPrefix(name, "c-") {
-		t.Errorf("kept %q of %s", kept.lines, name)
+		t.Errorf("the change has the reason %q of %s", kept.lines, name)
 	}
 }
 
@@ -75,6 +75,6 @@ func TestADeletedCollectionIsOneRecord(t *testing.T) {
 	s.Audit = &kept
 	send(t, s, "DELETE", ns+"/configmaps", "", "", 200, nil)
 	if got, want := strings.Join(kept.lines, "\n"), "admin deletecollection configmaps default/ done"; got != want {
-		t.Errorf("kept %q, want %q", got, want)
+		t.Errorf("the audit has %q, want %q", got, want)
 	}
 }

@@ -67,7 +67,7 @@ func TestBodiesOfTooManyElements(t *testing.T) {
 				t.Errorf("%d %.300s", w.Code, w.Body)
 			}
 			if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 32 {
-				t.Errorf("%d MiB are allocated for a body of %d bytes", took, len(c.body))
+				t.Errorf("a body of %[2]d bytes must not allocate %[1]d MiB", took, len(c.body))
 			}
 		})
 	}
@@ -89,7 +89,7 @@ func TestOnlyPackageBodyReadsBodies(t *testing.T) {
 			t.Fatal(err)
 		}
 		if filepath.Dir(name) != "body" && !strings.HasSuffix(name, "_test.go") && bytes.Contains(text, []byte("r.Body")) {
-			t.Errorf("%s reads a body by itself: use package body", name)
+			t.Errorf("%s reads a request body: use package body", name)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestPatchesAreReadWithTheSizeOfTheirObject(t *testing.T) {
 		t.Errorf("the object has %d bytes, want at least 900,000", got)
 	}
 	if c.verb = "update"; c.liveSize() != 0 {
-		t.Errorf("a replacement is read with %d bytes of the old object", c.liveSize())
+		t.Errorf("a replacement must not reserve memory for the old object: %d bytes", c.liveSize())
 	}
 }
 

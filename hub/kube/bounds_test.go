@@ -13,7 +13,7 @@ import (
 )
 
 // A patch that makes a library panic is a bad request, not an error of the hub.
-func TestAPatchOnWhichLibrariesPanicIsRefused(t *testing.T) {
+func TestAPatchThatMakesALibraryPanicIsRefused(t *testing.T) {
 	s := newServer(seeded())
 	for _, tt := range []struct{ name, path, media, body string }{
 		{"a list as a merge key", apps + "/deployments/web", smp, `{"spec":{"template":{"spec":{"containers":[{"name":["c"],"image":"a"}]}}}}`},
@@ -111,7 +111,7 @@ func TestOriginsThatMayOpenAWebSocket(t *testing.T) {
 			c.target, _ = parsePath(r.URL.EscapedPath())
 			c.res = c.find(c.target)
 			if ok, err := c.upgrades(); ok != want || (err == nil) != want {
-				t.Errorf("a page of %q with a %s: %t %v, want %t", tt.origin, what, ok, err, want)
+				t.Errorf("a page of %q with a %s may open a WebSocket: %t %v, want %t", tt.origin, what, ok, err, want)
 			}
 		}
 	}

@@ -81,7 +81,7 @@ func speak(t *testing.T, kubeconfig string, env []string, args ...string) *speak
 		_ = s.cmd.Process.Kill()
 		_ = s.cmd.Wait() // it was killed
 		if t.Failed() {
-			t.Logf("clientgo %s said\n%s\n%s", strings.Join(args, " "), strings.Join(s.said, "\n"), wrong.String())
+			t.Logf("clientgo %s printed\n%s\n%s", strings.Join(args, " "), strings.Join(s.said, "\n"), wrong.String())
 		}
 	})
 	go func() {
@@ -105,11 +105,11 @@ func (s *speaker) await(want ...string) {
 		select {
 		case line, ok := <-s.lines:
 			if !ok {
-				s.t.Fatalf("it ended without %q", want)
+				s.t.Fatalf("the program ended without %q", want)
 			}
 			s.said = append(s.said, line)
 		case <-late:
-			s.t.Fatalf("it does not say %q", want)
+			s.t.Fatalf("the program does not print %q", want)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func TestInformers(t *testing.T) {
 			p.await("delete pod late")
 			lists, streams := asked.begun()
 			if c.watchList && (lists != 0 || streams != 1) || !c.watchList && (lists != 1 || streams != 0) {
-				t.Errorf("nodes were begun with %d lists and %d watches", lists, streams)
+				t.Errorf("nodes were read by %d lists and %d watches", lists, streams)
 			}
 			// More changes at once than the history holds: watches must begin again, and still
 			// receive every change, deletions too.
@@ -169,7 +169,7 @@ func TestInformers(t *testing.T) {
 			p.await("delete node pi-2", "add node pi-3", "add node pi-4")
 			again, anew := asked.begun()
 			if again+anew <= lists+streams {
-				t.Errorf("nodes were begun %d times, want once more", again+anew)
+				t.Errorf("nodes were read %d times, want once more", again+anew)
 			}
 		})
 	}
@@ -192,7 +192,7 @@ func TestLeaderElection(t *testing.T) {
 	bob.await("bob leads")
 	l, ok := f.Snapshot().Get(state.Key{Kind: state.Leases, Namespace: "default", Name: "office"}).(*coordv1.Lease)
 	if !ok || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity != "bob" || l.Spec.RenewTime == nil {
-		t.Errorf("the lease says %+v", l)
+		t.Errorf("the lease is %+v", l)
 	}
 }
 
@@ -210,6 +210,6 @@ func TestControllersCalls(t *testing.T) {
 		t.Error(err)
 	}
 	for o := range f.Snapshot().All(state.ConfigMaps, "default") {
-		t.Errorf("%s is left", o.GetName())
+		t.Errorf("%s was not deleted", o.GetName())
 	}
 }

@@ -53,10 +53,10 @@ func TestASecondDeletionMayChangeThePropagation(t *testing.T) {
 			left := f.Snapshot().Get(c.of)
 			switch {
 			case left == nil && c.want != nil:
-				t.Errorf("it has gone, want it held by %q", c.want)
+				t.Errorf("the object was deleted, want it kept by %q", c.want)
 			case left != nil && (c.want == nil || !slices.Equal(left.GetFinalizers(), c.want) ||
 				left.GetDeletionTimestamp() == nil):
-				t.Errorf("it is held by %q, going since %v, want %q", left.GetFinalizers(), left.GetDeletionTimestamp(), c.want)
+				t.Errorf("finalizers %q, deleted at %v, want %q", left.GetFinalizers(), left.GetDeletionTimestamp(), c.want)
 			}
 		})
 	}
@@ -73,7 +73,7 @@ func TestDeleteOptionsOfAnyGroup(t *testing.T) {
 		left := f.Snapshot().Get(state.Key{Kind: state.Deployments, Namespace: "default", Name: "web"})
 		if marked := left.GetDeletionTimestamp() != nil &&
 			slices.Contains(left.GetFinalizers(), metav1.FinalizerOrphanDependents); marked != (code == 200) {
-			t.Errorf("%s: held by %q, going since %v", version, left.GetFinalizers(), left.GetDeletionTimestamp())
+			t.Errorf("%s: finalizers %q, deleted at %v", version, left.GetFinalizers(), left.GetDeletionTimestamp())
 		}
 	}
 }
@@ -88,7 +88,7 @@ func TestTwoClientsEmptyACollection(t *testing.T) {
 	var list corev1.ConfigMapList
 	send(t, s, "DELETE", path, "", "", 200, &list)
 	if len(list.Items) > 0 {
-		t.Errorf("another client's deletions are in the answer: %v", list.Items)
+		t.Errorf("the answer must not list another client's deletions: %v", list.Items)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestOnlyADeletionWithAGracePeriodShortensIt(t *testing.T) {
 		t.Helper()
 		p := f.Snapshot().Pod("default", "kiosk-1")
 		if p == nil || p.DeletionGracePeriodSeconds == nil {
-			t.Fatalf("it was deleted, or has no deletionTimestamp: %v", p)
+			t.Fatalf("the pod must exist with a deletionTimestamp: %v", p)
 		}
 		return *p.DeletionGracePeriodSeconds
 	}

@@ -120,7 +120,7 @@ func TestDiscoveryAndOpenAPIAndRoutingAgree(t *testing.T) {
 			}
 		}
 	}
-	compare(t, "the older discovery", older, "the aggregated one", aggregated)
+	compare(t, "the older discovery", older, "the aggregated discovery", aggregated)
 
 	documents := paths{}
 	var index struct {
@@ -155,7 +155,7 @@ func TestDiscoveryAndOpenAPIAndRoutingAgree(t *testing.T) {
 			_ = json.Unmarshal(w.Body.Bytes(), &st) // an answer of another type has no reason
 			routed := w.Code != http.StatusMethodNotAllowed && !(w.Code == http.StatusNotFound && st.Reason == "")
 			if routed != slices.Contains(served, method) {
-				t.Errorf("%s %s is answered with %d %s, but discovery says %v", method, path, w.Code, w.Body, served)
+				t.Errorf("%s %s is answered %d %s; listed in discovery: %v", method, path, w.Code, w.Body, served)
 			}
 		}
 	}
@@ -167,7 +167,7 @@ func compare(t *testing.T, a string, have paths, b string, want paths) {
 	maps.Copy(all, want)
 	for _, path := range slices.Sorted(maps.Keys(all)) {
 		if !slices.Equal(have[path], want[path]) {
-			t.Errorf("%s: %s says %v, %s says %v", path, a, fmt.Sprint(have[path]), b, want[path])
+			t.Errorf("%s: %s lists %v, %s lists %v", path, a, fmt.Sprint(have[path]), b, want[path])
 		}
 	}
 }

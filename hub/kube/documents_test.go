@@ -38,7 +38,7 @@ func TestTheHubServesWhatTheDocumentsList(t *testing.T) {
 				}
 				for _, p := range op.Parameters {
 					if p.In == "query" && !slices.Contains(honoured, p.Name) {
-						t.Errorf("%s of %s: the document has the parameter %s", method, path, p.Name)
+						t.Errorf("%s of %s: the hub does not read the listed parameter %s", method, path, p.Name)
 					}
 				}
 				for media := range op.Responses["200"].Content {
@@ -47,19 +47,19 @@ func TestTheHubServesWhatTheDocumentsList(t *testing.T) {
 						q.path += "?watch=1&resourceVersion=no" // invalid, because a watch does not end
 					}
 					if asked++; q.do(s).Code == http.StatusNotAcceptable {
-						t.Errorf("%s of %s in %s: not written by %s", method, path, media, version)
+						t.Errorf("%s of %s: the hub does not write %s: %s", method, path, media, version)
 					}
 				}
 				for media := range op.RequestBody.Content {
 					q := request{method: strings.ToUpper(method), path: name + "?fieldManager=me", contentType: media, body: "{}"}
 					if asked++; media != "*/*" && q.do(s).Code == http.StatusUnsupportedMediaType {
-						t.Errorf("%s of %s with a body of %s: not read by %s", method, path, media, version)
+						t.Errorf("%s of %s: the hub does not read a body of %s: %s", method, path, media, version)
 					}
 				}
 			}
 		}
 	}
 	if asked < 500 {
-		t.Errorf("only %d requests were made: are the documents read?", asked)
+		t.Errorf("the documents list only %d requests", asked)
 	}
 }

@@ -20,8 +20,8 @@ func TestADrainOrderNamesItsUser(t *testing.T) {
 	for _, c := range []struct {
 		name, value, want string
 	}{
-		{"as kubectl annotate writes it", `"true"`, `{"by":"admin"}`},
-		{"with options, and another user's name", `"{\"timeout\":\"1h\",\"by\":\"kari\"}"`, `{"timeout":"1h","by":"admin"}`},
+		{"an order that kubectl annotate writes", `"true"`, `{"by":"admin"}`},
+		{"an order with options and another user's name", `"{\"timeout\":\"1h\",\"by\":\"kari\"}"`, `{"timeout":"1h","by":"admin"}`},
 		{"once more", `"{\"timeout\":\"1h\"}"`, `{"timeout":"1h","by":"admin"}`},
 		{"taken back", `null`, ``},
 	} {
@@ -37,11 +37,11 @@ func TestADrainOrderNamesItsUser(t *testing.T) {
 		before := f.Snapshot().Revision
 		send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp, patch(value), 422, nil)
 		if f.Snapshot().Revision != before {
-			t.Errorf("%.40s is refused and changes something", value)
+			t.Errorf("a refused order must change nothing: %.40s", value)
 		}
 	}
 	w := request{role: "viewer", method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: patch(`"true"`)}.do(s)
 	if w.Code != 403 {
-		t.Errorf("a viewer orders a drain: %d", w.Code)
+		t.Errorf("a viewer's drain order is answered %d", w.Code)
 	}
 }

@@ -76,7 +76,7 @@ func TestProtobufBothWays(t *testing.T) {
 		t.Errorf("created %+v", got)
 	}
 	if got := send("GET", "/api/v1/nodes", nil).(*corev1.NodeList); len(got.Items) != 2 || got.Items[0].Name != "pi-1" {
-		t.Errorf("listed %d nodes", len(got.Items))
+		t.Errorf("the list has %d nodes", len(got.Items))
 	}
 	if got := send("GET", "/api/v1/nodes/nope", nil).(*metav1.Status); got.Code != 404 {
 		t.Errorf("got %+v", got)

@@ -143,7 +143,7 @@ func TestEnumsOfTheDocumentsAreAccepted(t *testing.T) {
 			id := strings.Join(parts[max(0, len(parts)-3):], ".") + " " + field
 			manifest, known := manifests[id]
 			if !known {
-				t.Errorf("%s has values, and no manifest here", id)
+				t.Errorf("%s has an enum but no manifest here", id)
 			}
 			seen[id] = true
 			for _, v := range values {
@@ -151,29 +151,29 @@ func TestEnumsOfTheDocumentsAreAccepted(t *testing.T) {
 					continue
 				}
 				if why := refused(manifest, v); why != "" {
-					t.Errorf("%s: the documents offer %q, and the hub says %s", id, v, why)
+					t.Errorf("%s: the documents list %q, but the hub answers %s", id, v, why)
 				}
 				if said := "`" + fmt.Sprintf("%q", v) + "`"; strings.Contains(p.Description, "Possible enum values") &&
 					!strings.Contains(p.Description, said) {
-					t.Errorf("%s: %q is not in its description", id, v)
+					t.Errorf("%s: %q is missing in the description", id, v)
 				}
 			}
 			for _, v := range []string{"Block", "Gt", "Immediate", "Lt", "NoValueAtAll", "ReadOnlyMany", "ReadWriteMany",
 				"Recreate", "Recycle", "TLS", "VolumeAttributesClass"} {
 				if manifest != "" && !slices.Contains(values, v) {
 					if code, said := ask(manifest, v); code == http.StatusCreated || code == http.StatusBadRequest {
-						t.Errorf("%s: %q, which the documents do not offer, is answered with %d %s", id, v, code, said)
+						t.Errorf("%s: %q is not in the documents, but is answered %d %s", id, v, code, said)
 					}
 				}
 				if !slices.Contains(values, v) && strings.Contains(p.Description, "`\""+v+"\"` ") {
-					t.Errorf("%s: its description offers %q", id, v)
+					t.Errorf("%s: the description must not list %q", id, v)
 				}
 			}
 		}
 	}
 	for id := range manifests {
 		if !seen[id] {
-			t.Errorf("%s has no values in the documents", id)
+			t.Errorf("%s has no enum in the documents", id)
 		}
 	}
 }

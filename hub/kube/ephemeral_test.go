@@ -48,7 +48,7 @@ func TestEphemeralContainersAreAddedByTheirOwnPath(t *testing.T) {
 	var st metav1.Status
 	send(t, s, "PATCH", path, smp, `{"spec":{"ephemeralContainers":[{"name":"root","image":"c"}]}}`, 403, &st)
 	if !strings.Contains(st.Message, `violates PodSecurity "restricted`) {
-		t.Errorf("it says %q", st.Message)
+		t.Errorf("the answer is %q", st.Message)
 	}
 }
 
@@ -63,7 +63,7 @@ func TestAnOldAgentGetsNoEphemeralContainers(t *testing.T) {
 	send(t, s, "PATCH", path, smp, patch, 403, &st)
 	if want := "the agent of node " + n.Name +
 		" does not support ephemeral containers: update flotilla-device there"; !strings.Contains(st.Message, want) {
-		t.Errorf("it says %q, want %q", st.Message, want)
+		t.Errorf("the answer is %q, want %q", st.Message, want)
 	}
 	declare(f, fleet.FeatureEphemeralContainers)
 	send(t, s, "PATCH", path, smp, patch, 200, nil)

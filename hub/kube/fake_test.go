@@ -185,7 +185,7 @@ func (fakeAccess) Authenticate(r *http.Request) (access.User, error) {
 	case access.Admin, access.Operator, access.Viewer:
 		return access.User{Name: token, Role: role}, nil
 	}
-	return access.User{}, fmt.Errorf("%w: no token that is known", access.ErrUnauthenticated)
+	return access.User{}, fmt.Errorf("%w: unknown token", access.ErrUnauthenticated)
 }
 
 func (fakeAccess) CheckForm(*http.Request, access.User) error { return nil }

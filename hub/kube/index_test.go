@@ -21,8 +21,8 @@ func indexOf(t *testing.T, s *Server, role string) []string {
 	return got.Paths
 }
 
-// The index lists exactly the paths that exist and that the role may read.
-func TestTheIndexListsWhatThereIs(t *testing.T) {
+// The index lists exactly the existing paths that the role may read.
+func TestTheIndexListsExistingPaths(t *testing.T) {
 	s := newServer(seeded())
 	s.Others = []Other{{"/metrics", "get", "metrics"}, {"/audit/export", "list", "audit"}}
 	srv := mounted(s)
@@ -40,7 +40,7 @@ func TestTheIndexListsWhatThereIs(t *testing.T) {
 		for _, p := range []string{"/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/apis/flotilla.dev/v1alpha1",
 			"/healthz", "/readyz/control-loop", "/openapi/v2", "/openapi/v3", "/version"} {
 			if !slices.Contains(paths, p) {
-				t.Errorf("%s does not get %s", role, p)
+				t.Errorf("the index of %s must list %s", role, p)
 			}
 		}
 		for _, p := range paths {
@@ -55,12 +55,12 @@ func TestTheIndexListsWhatThereIs(t *testing.T) {
 			}
 			_ = w.Body.Close()
 			if w.StatusCode != http.StatusOK {
-				t.Errorf("%s gets %s, which is %d", role, p, w.StatusCode)
+				t.Errorf("the index of %s lists %s, which is answered %d", role, p, w.StatusCode)
 			}
 		}
 	}
 	if w := (request{role: "nobody", method: "GET", path: "/"}).do(s); w.Code != http.StatusUnauthorized {
-		t.Errorf("no authentication: %d", w.Code)
+		t.Errorf("index without authentication: %d", w.Code)
 	}
 	if w := (request{method: "GET", path: "/", as: "kari"}).do(s); w.Code != http.StatusForbidden {
 		t.Errorf("impersonation: %d %s", w.Code, w.Body)
@@ -79,6 +79,6 @@ func TestRequestsForTheIndex(t *testing.T) {
 		}
 	}
 	if r := httptest.NewRequest("POST", "/", strings.NewReader("{}")); asksForIndex(r) {
-		t.Error("a POST gets the index")
+		t.Error("a POST must not get the index")
 	}
 }

@@ -111,12 +111,12 @@ func (k *streamer) terminal(t *testing.T) {
 	s := kubectltest.StartTerminal(t, k.program, k.config, "exec", "-it", "kiosk-1", "--", "sh")
 	s.Say("until stty size | grep -x '24 80'; do sleep .1; done; echo $((20+22))\r")
 	if said := s.Await("42\r\n"); !strings.Contains(said, "24 80\r\n") {
-		t.Errorf("the terminal's size is not there: %q", said)
+		t.Errorf("the terminal's size is missing in %q", said)
 	}
 	s.Resize(132, 50)
 	s.Say("until stty size | grep -x '50 132'; do sleep .1; done; echo $((6*7))\r")
 	if said := s.Await("42\r\n"); !strings.Contains(said, "50 132\r\n") {
-		t.Errorf("the new size is not there: %q", said)
+		t.Errorf("the new size is missing in %q", said)
 	}
 	s.Say("cat\r")
 	s.Say("it runs\r")
@@ -159,7 +159,7 @@ func (k *streamer) copies(t *testing.T) {
 		was, _ := os.ReadFile(filepath.Join(from, name))
 		is, err := os.ReadFile(filepath.Join(back, name))
 		if err != nil || !bytes.Equal(is, was) {
-			t.Errorf("%s came back with %d bytes of %d, %v", name, len(is), len(was), err)
+			t.Errorf("%s: %d of %d bytes were copied back, %v", name, len(is), len(was), err)
 		}
 	}
 }
@@ -206,7 +206,7 @@ func (k *streamer) forward(t *testing.T) {
 	s = kubectltest.Start(t, k.program, k.config, "port-forward", "--address", "127.0.0.1", "pod/kiosk-1", ":1")
 	local = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(s.Await(" -> 1\n"))
 	if _, err := client.Get("http://" + local); err == nil {
-		t.Error("a port without a listener answers")
+		t.Error("a port without a listener must not answer")
 	}
 	if rest, code := s.End(); code != 1 || !strings.Contains(rest, "connection refused") {
 		t.Errorf("exit %d: %s", code, rest)

@@ -43,7 +43,7 @@ func applied(t *testing.T, text, how string) *fakeFleet {
 		}
 		k := state.KindNamed(o.Kind)
 		if k == "" {
-			t.Fatalf("no kind in\n%s", one)
+			t.Fatalf("the kind is missing in\n%s", one)
 		}
 		path := "/apis/" + o.APIVersion + "/" + string(k) + "/" + o.Metadata.Name
 		if k.Row().Namespaced {
@@ -76,7 +76,7 @@ func TestTheManualsObjectsCanBeApplied(t *testing.T) {
 		}
 	}
 	if found < 2 {
-		t.Errorf("the manual has only %d such objects", found)
+		t.Errorf("only %d objects were found in the manual", found)
 	}
 }
 
@@ -90,12 +90,12 @@ func TestOneApplyGivesMemoryLimits(t *testing.T) {
 	i := slices.IndexFunc(manualObjects.FindAllSubmatch(text, -1),
 		func(m [][]byte) bool { return bytes.Contains(m[1], []byte("condition: MemoryLimits")) })
 	if i < 0 {
-		t.Fatal("there is no example")
+		t.Fatal("the example is missing")
 	}
 	example := string(bytes.TrimSpace(manualObjects.FindAllSubmatch(text, -1)[i][1]))
 	loop := regexp.MustCompile(`for board in (.*); do`).FindSubmatch(text)
 	if loop == nil {
-		t.Fatal("there is no list of other boards")
+		t.Fatal("the list of other boards is missing")
 	}
 	boards := append(strings.Fields(string(loop[1])), "raspberrypi-4")
 	defaults, err := firmwareconfigs.Defaults()
@@ -114,7 +114,7 @@ func TestOneApplyGivesMemoryLimits(t *testing.T) {
 		now := f.Snapshot().Get(state.Key{Kind: state.BoardProfiles, Name: shipped.Name}).(*fleet.BoardProfile)
 		_, boot, err := firmwareconfigs.Render(now)
 		if err != nil || !slices.Contains(boot.Cmdline.Add, "cgroup_enable=memory") {
-			t.Errorf("%s: boots with %+v, %v", shipped.Name, boot, err)
+			t.Errorf("%s: boot configuration %+v, %v", shipped.Name, boot, err)
 		}
 		without := now.DeepCopy()
 		without.Spec.Boot = shipped.Spec.Boot
@@ -133,10 +133,10 @@ func TestOneApplyGivesMemoryLimits(t *testing.T) {
 		plan := rollout.Decider{}.Decide(s, rollout.Decider{}.Subjects(s), time.Unix(2e9, 0))
 		s, _ = state.Apply(s, plan.Changes)
 		if a := s.Record("lacks").Assigned; a == nil || a.Digest == "" || a.Rollout != "memory-limits-"+shipped.Name {
-			t.Errorf("%s: a node without memory limits is part of %+v", shipped.Name, a)
+			t.Errorf("%s: a node without memory limits must get the rollout: %+v", shipped.Name, a)
 		}
 		if a := s.Record("limits").Assigned; a != nil {
-			t.Errorf("%s: a node that has them is part of %+v", shipped.Name, a)
+			t.Errorf("%s: a node with memory limits must not get the rollout: %+v", shipped.Name, a)
 		}
 	}
 }

@@ -47,7 +47,7 @@ func (f *fakeFleet) NodeLogs(_ context.Context, node string, o corev1.PodLogOpti
 }
 
 // nodeLogged returns the answer to a query. For lines of pi-1 it returns their numbers.
-func nodeLogged(t *testing.T, s *Server, role, node, query string) (code int, said string) {
+func nodeLogged(t *testing.T, s *Server, role, node, query string) (code int, answer string) {
 	t.Helper()
 	w := request{role: role, method: "GET", path: "/api/v1/nodes/" + node + "/proxy/logs/?" + query}.do(s)
 	if w.Code == http.StatusOK && node == "pi-1" {
@@ -57,14 +57,14 @@ func nodeLogged(t *testing.T, s *Server, role, node, query string) (code int, sa
 			numbers = append(numbers, strings.TrimRight(n, "\"\n"))
 		}
 		if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "text/plain") {
-			t.Errorf("the answer is %s", kind)
+			t.Errorf("the answer is not a Status: %s", kind)
 		}
 		return w.Code, strings.Join(numbers, " ")
 	}
 	var st metav1.Status
 	if json.Unmarshal(w.Body.Bytes(), &st) == nil && st.Kind == "Status" {
 		if int(st.Code) != w.Code {
-			t.Errorf("code %d, and the Status says %d", w.Code, st.Code)
+			t.Errorf("code %d, but the Status has %d", w.Code, st.Code)
 		}
 		return w.Code, string(st.Reason) + ": " + st.Message
 	}
@@ -84,17 +84,17 @@ func TestNodeLogQuery(t *testing.T) {
 		want              string
 	}{
 		{"the whole log", "pi-1", kubelet, 200, "0 1 2 3 4"},
-		{"under the agent's own name", "pi-1", "query=flotilla-device", 200, "0 1 2 3 4"},
-		{"both names give one log", "pi-1", "query=flotilla-device.service&query=kubelet", 200, "0 1 2 3 4"},
-		{"its last lines", "pi-1", kubelet + "&tailLines=2", 200, "3 4"},
-		{"none of its lines", "pi-1", kubelet + "&tailLines=0", 200, ""},
+		{"by the agent's own name", "pi-1", "query=flotilla-device", 200, "0 1 2 3 4"},
+		{"by both names at once", "pi-1", "query=flotilla-device.service&query=kubelet", 200, "0 1 2 3 4"},
+		{"the last lines", "pi-1", kubelet + "&tailLines=2", 200, "3 4"},
+		{"zero lines", "pi-1", kubelet + "&tailLines=0", 200, ""},
 		{"since a time", "pi-1", kubelet + "&sinceTime=2026-11-20T12:00:20Z", 200, "2 3 4"},
 		{"up to a time", "pi-1", kubelet + "&untilTime=2026-11-20T12:00:20Z", 200, "0 1"},
 		{"in another time zone", "pi-1", kubelet + "&sinceTime=2026-11-20T14:00:30%2B02:00", 200, "3 4"},
 		{"lines that match", "pi-1", kubelet + "&pattern=level%3DWARN", 200, "1 3"},
 		{"the pattern is not matched with the time", "pi-1", kubelet + "&pattern=^2026", 200, ""},
 		{"the last lines that match", "pi-1", kubelet + "&pattern=INFO&tailLines=2", 200, "2 4"},
-		{"the last before a time", "pi-1", kubelet + "&untilTime=2026-11-20T12:00:35Z&tailLines=1", 200, "3"},
+		{"the last lines before a time", "pi-1", kubelet + "&untilTime=2026-11-20T12:00:35Z&tailLines=1", 200, "3"},
 		{"this boot's", "pi-1", kubelet + "&boot=0", 200, "0 1 2 3 4"},
 		{"an unknown option", "pi-1", kubelet + "&colour=red", 200, "0 1 2 3 4"},
 		{"the device sends only the wanted lines", "pi-7", kubelet + "&tailLines=3", 200, `pi-7 {"timestamps":true,"tailLines":3}` + "\n"},
@@ -127,7 +127,7 @@ func TestNodeLogQuery(t *testing.T) {
 	}
 	if _, said := nodeLogged(t, s, "viewer", "pi-1", "query=x&boot=1&tailLines=x"); !strings.Contains(said, "query") ||
 		!strings.Contains(said, "boot") || !strings.Contains(said, "tailLines") {
-		t.Errorf("some mistakes are missing: %s", said)
+		t.Errorf("the error must name every mistake: %s", said)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestAnswersOfDevicesToLogQueries(t *testing.T) {
 		}, 503, "was interrupted"},
 		{"an empty log", "", func(io.Writer) error { return nil }, 200, ""},
 		{"a line without its end or time", "&pattern=b", func(w io.Writer) error { _, err := io.WriteString(w, "a\nb"); return err }, 200, "b\n"},
-		{"a line without a time is older than any", "&sinceTime=0001-01-01T00:00:01Z", func(w io.Writer) error { _, err := io.WriteString(w, "a\nb"); return err }, 200, ""},
+		{"a line without a time is older than all others", "&sinceTime=0001-01-01T00:00:01Z", func(w io.Writer) error { _, err := io.WriteString(w, "a\nb"); return err }, 200, ""},
 		{"a line without an end", "&tailLines=100000&pattern=.", func(w io.Writer) error {
 			for range 400 {
 				if _, err := w.Write(make([]byte, 32<<10)); err != nil {
@@ -198,7 +198,7 @@ func TestAnswersOfDevicesToLogQueries(t *testing.T) {
 		})
 	}
 	if held == 0 || held > maxLogHeld+maxLogLine {
-		t.Errorf("the hub held %d bytes", held)
+		t.Errorf("the hub buffered %d bytes", held)
 	}
 }
 
@@ -246,10 +246,10 @@ func TestOnlyAFailedLogIsLogged(t *testing.T) {
 		w := &logReader{httptest.NewRecorder(), c.takes}
 		s.ServeHTTP(w, r)
 		if got := strings.Count(w.Body.String(), "a line"); got != min(c.takes, 3) {
-			t.Errorf("%s: %d lines were read: %d %s", c.name, got, w.Code, w.Body)
+			t.Errorf("%s: read %d lines: code %d %s", c.name, got, w.Code, w.Body)
 		}
 		if logged := strings.Contains(log.String(), "copy a log"); logged != c.logged {
-			t.Errorf("%s: the hub says %q", c.name, log.String())
+			t.Errorf("%s: the hub logs %q", c.name, log.String())
 		}
 	}
 }

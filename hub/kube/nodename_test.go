@@ -42,7 +42,7 @@ func TestAnUnusableNodeNameGivesAWarning(t *testing.T) {
 		w := request{method: "POST", path: path + "?dryRun=All", contentType: "application/json", body: body}.do(s)
 		if got := strings.Join(w.Header().Values("Warning"), "\n"); w.Code != 201 || !strings.Contains(got, c.want) ||
 			c.want == "" && got != "" {
-			t.Errorf("%s: %d %s, warned of %q, want %q", c.more, w.Code, w.Body, got, c.want)
+			t.Errorf("%s: %d %s, warning %q, want %q", c.more, w.Code, w.Body, got, c.want)
 		}
 	}
 	path, body := web("changed", "")
@@ -52,6 +52,6 @@ func TestAnUnusableNodeNameGivesAWarning(t *testing.T) {
 	w := request{method: "PATCH", path: path + "/changed", contentType: mp,
 		body: `{"spec":{"template":{"spec":{"nodeName":"nowhere"}}}}`}.do(s)
 	if got := strings.Join(w.Header().Values("Warning"), "\n"); w.Code != 200 || !strings.Contains(got, none) {
-		t.Errorf("a change: %d, warned of %q", w.Code, got)
+		t.Errorf("change of the pod: %d, warning %q", w.Code, got)
 	}
 }

@@ -21,7 +21,7 @@ func TestOwnersNeedTheRightToDelete(t *testing.T) {
 		{"an operator changes a site that has an owner", "operator", "PATCH", site + "2", mp, `{"metadata":{"labels":{"a":"b"}}}`, 200},
 		{"an operator removes the owner", "operator", "PATCH", site + "2", mp, `{"metadata":{"ownerReferences":null}}`, 403},
 		{"an administrator sets an owner", "admin", "PATCH", site, mp, "{" + owned + "}", 200},
-		{"an operator sets owners of an object that they may delete", "operator", "PATCH", maps, mp, strings.Replace("{"+owned+"}", "oslo", "m", 1), 200},
+		{"an operator sets owners of an object that operators may delete", "operator", "PATCH", maps, mp, strings.Replace("{"+owned+"}", "oslo", "m", 1), 200},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newServer(seeded())

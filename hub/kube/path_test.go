@@ -24,7 +24,7 @@ func TestParsePath(t *testing.T) {
 		{name: "a subresource", path: "/apis/apps/v1/namespaces/a/deployments/web/scale", want: target{root: "apis", group: "apps", version: "v1", namespace: "a", resource: "deployments", name: "web", sub: "scale"}},
 		{name: "a node's subresource", path: "/api/v1/nodes/n/status", want: target{root: "api", version: "v1", resource: "nodes", name: "n", sub: "status"}},
 		{name: "an escaped colon in a name", path: "/api/v1/nodes/a%3Ab", want: target{root: "api", version: "v1", resource: "nodes", name: "a:b"}},
-		{name: "OpenAPI has paths of its own", path: "/openapi/v3/apis/apps/v1", want: target{root: "openapi"}},
+		{name: "OpenAPI has its own paths", path: "/openapi/v3/apis/apps/v1", want: target{root: "openapi"}},
 		{name: "too many segments", path: "/api/v1/namespaces/a/pods/p/log/x", bad: true},
 		{name: "an empty segment", path: "/api//v1/pods", bad: true},
 		{name: "an escaped slash", path: "/api/v1/nodes/a%2Fb", bad: true},
@@ -56,12 +56,12 @@ func FuzzParsePath(f *testing.F) {
 		}
 		for _, part := range []string{got.root, got.group, got.version, got.namespace, got.resource, got.name, got.sub} {
 			if strings.ContainsAny(part, "/\x00") || part == "." || part == ".." {
-				t.Errorf("parsePath(%q) has the part %q", path, part)
+				t.Errorf("parsePath(%q) has the invalid part %q", path, part)
 			}
 		}
 		if got.name != "" && got.resource == "" || got.sub != "" && got.name == "" || got.namespace != "" &&
 			got.resource == "" {
-			t.Errorf("parsePath(%q) = %+v: a part is missing before another", path, got)
+			t.Errorf("parsePath(%q) = %+v: a name without a resource", path, got)
 		}
 	})
 }

@@ -30,7 +30,7 @@ func TestPodsThatABudgetProtects(t *testing.T) {
 			s := newServer(f)
 			send(t, s, "POST", ns+"/pods/guarded/eviction", "", `{"metadata":{"name":"guarded"}}`, c.code, nil)
 			if left := f.Snapshot().Get(state.KeyOf(p)); c.code == 429 && left.GetDeletionTimestamp() != nil {
-				t.Errorf("refused, but %+v", left)
+				t.Errorf("the eviction was refused with the budget %+v", left)
 			}
 		})
 	}
@@ -52,7 +52,7 @@ func TestADryRunOfAnEviction(t *testing.T) {
 		before := f.Snapshot().Revision
 		send(t, newServer(f), "POST", ns+"/pods/kiosk-2/eviction"+c.query, "", c.body, c.code, nil)
 		if f.Snapshot().Revision != before {
-			t.Errorf("eviction%s of %s was done", c.query, c.body)
+			t.Errorf("a dry run of an eviction%s must not delete %s", c.query, c.body)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func TestThePodSecurityOfANamespace(t *testing.T) {
 		t.Helper()
 		if got, answer, warned := do(method, path, kind, body); got != code || !strings.Contains(answer, text) ||
 			!strings.Contains(warned, warning) || warning == "" && warned != "" {
-			t.Errorf("%s: %d %s, warned of %q; want %d %s, %q", name, got, answer, warned, code, text, warning)
+			t.Errorf("%s: %d %s, warning %q; want %d %s, %q", name, got, answer, warned, code, text, warning)
 		}
 	}
 	const (
@@ -63,11 +63,11 @@ func TestThePodSecurityOfANamespace(t *testing.T) {
 		"application/json", web("w", ","+port), 201, "", `would violate PodSecurity \"restricted:latest\": hostPort`)
 	if last := audit.lines[len(audit.lines)-1]; !strings.HasPrefix(last,
 		`admin create deployments shop/w (would violate PodSecurity "restricted:latest": `) {
-		t.Errorf("the audit: %q", last)
+		t.Errorf("records in the audit: %q", last)
 	}
 	expect("an invalid second label", "PATCH", ns, mp,
 		`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"none"}}}`, 422, "must be one of", "")
 	if f.Snapshot().Get(state.Key{Kind: state.Pods, Namespace: "shop", Name: "b"}) != nil {
-		t.Error("a refused pod exists")
+		t.Error("a refused pod was created")
 	}
 }

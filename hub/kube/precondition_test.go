@@ -28,7 +28,7 @@ func TestAWriteWithAnotherUIDIsRefused(t *testing.T) {
 				t.Errorf("%d %s, want %d", w.Code, w.Body, c.code)
 			}
 			if f.Snapshot().Revision != before {
-				t.Error("the write succeeds")
+				t.Error("the write must be refused")
 			}
 		})
 	}
@@ -83,17 +83,17 @@ func TestAPodHasItsBindingsLabels(t *testing.T) {
 	}
 	send(t, s, "POST", at+"?dryRun=All", "", with(`"labels":{"a":"b"}`), 201, nil)
 	if f.Snapshot().Pod("default", "kiosk-2") != was {
-		t.Error("a refused binding or a dry run changes the pod")
+		t.Error("a refused binding or a dry run must not change the pod")
 	}
 	send(t, s, "POST", at, "", with(`"labels":{"app":"told","zone":"a"},"annotations":{"scheduler/score":"7"}`), 201, nil)
 	p := f.Snapshot().Pod("default", "kiosk-2")
 	if p.Spec.NodeName != "pi-2" || p.Labels["app"] != "told" || p.Labels["zone"] != "a" ||
 		p.Annotations["scheduler/score"] != "7" {
-		t.Errorf("on %q with %v and %v", p.Spec.NodeName, p.Labels, p.Annotations)
+		t.Errorf("the pod is on %q with labels %v and annotations %v", p.Spec.NodeName, p.Labels, p.Annotations)
 	}
 	for k, v := range was.Labels {
 		if k != "app" && p.Labels[k] != v {
-			t.Errorf("label %s is %q, it was %q", k, p.Labels[k], v)
+			t.Errorf("label %s is %q, want %q as before", k, p.Labels[k], v)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func TestTheOlderFormsDifferInTheirVersionAlone(t *testing.T) {
 			})
 		})
 	}
-	t.Run("a list in protobuf, where its numbers are others", func(t *testing.T) {
+	t.Run("a list in protobuf, which has other field numbers", func(t *testing.T) {
 		w := request{method: "GET", path: "/api/v1/nodes?limit=1",
 			accept: "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io"}.do(s)
 		var u runtime.Unknown
@@ -164,7 +164,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 		w := openWatch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, resource.MediaProto+";stream=watch")
 		defer w.cancel()
 		if got := w.header.Get("Content-Type"); got != resource.MediaProto+";stream=watch" {
-			t.Errorf("it is of type %s", got)
+			t.Errorf("the content type is %s", got)
 		}
 		first := protoEvents(t, w.take())
 		expect(t, first, "ADDED *v1.Node pi-1", "ADDED *v1.Node pi-2", "BOOKMARK *v1.Node")
@@ -187,7 +187,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 				"BOOKMARK *v1.PartialObjectMetadata")
 		})
 	})
-	t.Run("from before the history", func(t *testing.T) {
+	t.Run("from a revision older than the history", func(t *testing.T) {
 		bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 			f.keep = 2
 			for range 5 {
@@ -197,7 +197,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 			defer w.cancel()
 			got := protoEvents(t, w.take())
 			if len(got) != 1 || got[0].verb != "ERROR" || got[0].Object.(*metav1.Status).Code != http.StatusGone || !w.ended() {
-				t.Errorf("got %+v, want that it is gone", got)
+				t.Errorf("got %+v, want Gone", got)
 			}
 		})
 	})
@@ -219,7 +219,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 			})
 		}
 	})
-	t.Run("not for kinds without protobuf", func(t *testing.T) {
+	t.Run("a kind without protobuf is answered in JSON", func(t *testing.T) {
 		s := newServer(seeded())
 		for path, accept := range map[string]string{
 			"/apis/flotilla.dev/v1alpha1/sites?watch=1": resource.MediaProto,

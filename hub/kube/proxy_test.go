@@ -43,7 +43,7 @@ func TestPodProxy(t *testing.T) {
 		{"a slash at the end, and a query for the pod", "operator", "GET", "kiosk-1:" + port(plain) + "/proxy/a/?timeout=soon", "", 200, `GET /a/?timeout=soon "" "" `},
 		{"an escaped path", "operator", "GET", "kiosk-1:" + port(plain) + "/proxy/a%20b/proxy/c", "", 200, `GET /a%20b/proxy/c "" "" `},
 		{"a body", "operator", "POST", "kiosk-1:" + port(plain) + "/proxy/form", "words", 200, `POST /form "" "" words`},
-		{"the code is the pod's", "operator", "GET", "http:kiosk-1:" + port(plain) + "/proxy/missing", "", 404, `GET /missing`},
+		{"the pod's status code", "operator", "GET", "http:kiosk-1:" + port(plain) + "/proxy/missing", "", 404, `GET /missing`},
 		{"https", "operator", "GET", "https:kiosk-1:" + port(secure) + "/proxy/s", "", 200, `GET /s "" "" `},
 		{"a port without a listener", "operator", "GET", "kiosk-1:1/proxy/", "", 503, "error trying to reach pod default/kiosk-1 at port 1: "},
 		{"an invalid port", "operator", "GET", "kiosk-1:70000/proxy/", "", 400, "is not a port"},
@@ -72,7 +72,7 @@ func TestPodProxy(t *testing.T) {
 			}
 			if h := got.Header; h.Get("Set-Cookie") != "" || h.Get("Content-Security-Policy") != "sandbox" ||
 				len(h["Cache-Control"]) != 1 || h.Get("Cache-Control") == "public" || h.Get("X-Kiosk") != "" {
-				t.Errorf("a browser gets %v", h)
+				t.Errorf("a browser gets the headers %v", h)
 			}
 		})
 	}
@@ -129,7 +129,7 @@ func TestHeadersOfAPodsAnswer(t *testing.T) {
 			above := ns + "/pods/kiosk-1:" + at.Port() + "/proxy"
 			ctx := httptrace.WithClientTrace(t.Context(),
 				&httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
-					t.Errorf("%d %v is passed on", code, h)
+					t.Errorf("the client must not receive %d %v", code, h)
 					return nil
 				}})
 			r, err := http.NewRequestWithContext(ctx, "GET", s.URL+above+"/a/?to="+url.QueryEscape(tt.to), nil)
@@ -147,11 +147,11 @@ func TestHeadersOfAPodsAnswer(t *testing.T) {
 			}
 			for _, name := range acts {
 				if v := answer.Header.Values(name); len(v) > 0 {
-					t.Errorf("%s: %q is passed on", name, v)
+					t.Errorf("%s: the client must not receive %q", name, v)
 				}
 			}
 			if len(answer.Trailer) > 0 {
-				t.Errorf("the trailer %v is passed on", answer.Trailer)
+				t.Errorf("the client must not receive the trailer %v", answer.Trailer)
 			}
 			want := map[string]string{
 				"Content-Security-Policy": "sandbox", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache, private",

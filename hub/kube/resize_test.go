@@ -34,15 +34,15 @@ func TestAPodIsResized(t *testing.T) {
 		t.Helper()
 		live := f.Snapshot().Pod("default", "burst")
 		if have := live.Spec.Containers[0].Resources.Requests.Cpu().String(); live.Generation != generation || have != cpu {
-			t.Errorf("it asks for %s in generation %d, want %s in %d", have, live.Generation, cpu, generation)
+			t.Errorf("the pod requests %s in generation %d, want %s in %d", have, live.Generation, cpu, generation)
 		}
 		if live.Spec.Containers[0].Image != "kiosk:1" || live.Labels["app"] != "kiosk" ||
 			live.Status.Phase != corev1.PodRunning {
-			t.Errorf("more has changed: %+v", live)
+			t.Errorf("only the resources may change: %+v", live)
 		}
 		q := f.Snapshot().Get(state.KeyOf(quota)).(*corev1.ResourceQuota).Status.Used[corev1.ResourceRequestsCPU]
 		if q.String() != used {
-			t.Errorf("the quota has counted %s, want %s", q.String(), used)
+			t.Errorf("the quota counts %s, want %s", q.String(), used)
 		}
 	}
 	patch := func(cpu string) string {
@@ -61,7 +61,7 @@ func TestAPodIsResized(t *testing.T) {
 	var seen corev1.Pod
 	send(t, s, "GET", path+"/resize", "", "", 200, &seen)
 	if seen.Spec.Containers[0].Resources.Requests.Cpu().String() != "50m" {
-		t.Errorf("it is read as %+v", seen.Spec)
+		t.Errorf("the pod's resources are %+v", seen.Spec)
 	}
 	send(t, s, "PATCH", path+"/resize?fieldManager=vpa&force=true", ssa,
 		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"burst"},"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"40m"}}}]}}`, 200, nil)
@@ -71,6 +71,6 @@ func TestAPodIsResized(t *testing.T) {
 		owned = owned || m.Manager == "vpa" && m.Subresource == "resize"
 	}
 	if !owned {
-		t.Errorf("the applied field has no manager: %+v", f.Snapshot().Pod("default", "burst").ManagedFields)
+		t.Errorf("the applied field must have a manager: %+v", f.Snapshot().Pod("default", "burst").ManagedFields)
 	}
 }

@@ -44,7 +44,7 @@ func TestReviewsOfOthers(t *testing.T) {
 		{"the group allows more than the name", "", global, `"user":"ola","groups":["flotilla:admins"],"resourceAttributes":{"verb":"get","resource":"secrets"}`, 201, true, "role admin allows it"},
 		{"an unknown user", "", global, `"user":"system:serviceaccount:default:e2e","groups":["system:authenticated"],` + list, 201, false, "no role is known for this user"},
 		{"a path", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/healthz"}`, 201, true, "role viewer allows it"},
-		{"a path that is not open", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/debug/pprof"}`, 201, false, "role viewer does not allow it"},
+		{"a path that viewers may not read", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/debug/pprof"}`, 201, false, "role viewer does not allow it"},
 		{"in one namespace", "", local, `"user":"ola",` + list, 201, true, "role viewer allows it"},
 		{"a resource of another namespace", "", local, `"user":"ola","resourceAttributes":{"verb":"list","resource":"pods","namespace":"team"}`, 422, false, "must match metadata.namespace"},
 		{"a path in a namespace", "", local, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/healthz"}`, 422, false, "disallowed on this kind of request"},

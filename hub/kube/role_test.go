@@ -78,24 +78,24 @@ func TestReviewsMatchEnforcement(t *testing.T) {
 					w = request{role: role, method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
 						body: body}.do(s)
 					if err := json.Unmarshal(w.Body.Bytes(), &one); err != nil || one.Status.Allowed != may {
-						t.Errorf("%s: enforced %v, review %s", name, may, w.Body)
+						t.Errorf("%s: allowed %v, but the access review says %s", name, may, w.Body)
 					}
 					listed := slices.ContainsFunc(mine.Status.ResourceRules, func(rule authzv1.ResourceRule) bool {
 						return slices.Contains(rule.APIGroups, r.Group) && slices.Contains(rule.Resources, what) &&
 							slices.Contains(rule.Verbs, verb)
 					})
 					if listed != may {
-						t.Errorf("%s: enforced %v, listed %v", name, may, listed)
+						t.Errorf("%s: allowed %v, but listed in the rules review %v", name, may, listed)
 					}
 				}
 			}
 		}
 	}
 	if !(allowed["admin"] > allowed["operator"] && allowed["operator"] > allowed["viewer"] && allowed["viewer"] > 20) {
-		t.Errorf("allowed are %v", allowed)
+		t.Errorf("numbers of allowed verbs: %v", allowed)
 	}
 	if after := f.Snapshot().Revision; after != before {
-		t.Errorf("asking has changed the fleet: revision %d became %d", before, after)
+		t.Errorf("reviews must not change the fleet: revision %d became %d", before, after)
 	}
 }
 

@@ -29,25 +29,25 @@ func TestHeartbeatsOfANodeAreItsSignsOfLife(t *testing.T) {
 		var list corev1.NodeList
 		send(t, s, "GET", "/api/v1/nodes?fieldSelector=metadata.name%3Dpi-3", "", "", 200, &list)
 		if !equality.Semantic.DeepEqual(list.Items[0].Status, n.Status) {
-			t.Errorf("the list says %v, the object %v", list.Items[0].Status.Conditions, n.Status.Conditions)
+			t.Errorf("heartbeats in the list: %v, in the object: %v", list.Items[0].Status.Conditions, n.Status.Conditions)
 		}
 		return n.Status.Conditions[0].LastHeartbeatTime.UTC(), n.Status.Conditions[1].LastHeartbeatTime.UTC(),
 			n.ResourceVersion
 	}
 	device, hub, rev := beats()
 	if !device.Equal(f.renewed) || !hub.Equal(fakeStart) {
-		t.Errorf("heartbeats are %s and %s, want %s and, of the hub's own, %s", device, hub, f.renewed, fakeStart)
+		t.Errorf("heartbeats of a device's and the hub's condition: %s and %s, want %s and %s", device, hub, f.renewed, fakeStart)
 	}
 	f.renewed = f.renewed.Add(time.Hour)
 	if again, _, same := beats(); !again.Equal(f.renewed) || same != rev {
-		t.Errorf("after another sign of life: %s at revision %s, want %s at %s", again, same, f.renewed, rev)
+		t.Errorf("heartbeat after another lease: %s at revision %s, want %s at %s", again, same, f.renewed, rev)
 	}
 	f.renewed = time.Time{}
 	if never, _, _ := beats(); !never.Equal(fakeStart) {
-		t.Errorf("no sign of life since the hub started: %s, want the stored %s", never, fakeStart)
+		t.Errorf("heartbeat without a lease since the hub's start: %s, want the stored %s", never, fakeStart)
 	}
 	if f.Snapshot().Revision != before {
-		t.Error("reading has changed the fleet")
+		t.Error("reads must not change the fleet")
 	}
 }
 
@@ -79,7 +79,7 @@ func TestScenarioLifecycleOfANode(t *testing.T) {
 		var list corev1.NodeList
 		send(t, s, "GET", all+"?labelSelector=e2e%3Dpatched", "", "", 200, &list)
 		if len(list.Items) != 1 || list.Items[0].Name != "e2e-node" {
-			t.Errorf("by its label: %v", list.Items)
+			t.Errorf("list by the label: %v", list.Items)
 		}
 		n.Labels["e2e"], n.Spec.Unschedulable = "updated", false
 		send(t, s, "PUT", one, "", body(n), 200, &n)
@@ -87,7 +87,7 @@ func TestScenarioLifecycleOfANode(t *testing.T) {
 			t.Errorf("updated %+v", n)
 		}
 		if send(t, s, "GET", all+"?labelSelector=e2e%3Dpatched", "", "", 200, &list); len(list.Items) != 0 {
-			t.Errorf("by its old label: %v", list.Items)
+			t.Errorf("list by the old label: %v", list.Items)
 		}
 		send(t, s, "DELETE", one, "", "", 200, nil)
 		send(t, s, "GET", one, "", "", 404, nil)

@@ -32,7 +32,7 @@ func TestStreamsThatAreRefused(t *testing.T) {
 		code int
 		want string
 	}{
-		{"no such pod", request{path: "nope/exec?command=a&" + out}, 404, `pods "nope" not found`},
+		{"a missing pod", request{path: "nope/exec?command=a&" + out}, 404, `pods "nope" not found`},
 		{"a viewer may not run a command", request{role: "viewer", path: "kiosk-1/exec?command=a&" + out}, 403, `resource "pods/exec" in API group "" in the namespace "default": role "viewer" does not allow it`},
 		{"a viewer may not attach", request{role: "viewer", path: "kiosk-1/attach?" + out}, 403, `resource "pods/attach" in API group "" in the namespace "default": role "viewer" does not allow it`},
 		{"a viewer may not forward", request{role: "viewer", path: "kiosk-1/portforward"}, 403, `resource "pods/portforward" in API group "" in the namespace "default": role "viewer" does not allow it`},
@@ -42,7 +42,7 @@ func TestStreamsThatAreRefused(t *testing.T) {
 		{"no stream", request{path: "kiosk-1/exec?command=a&stdout=false&stdin=0"}, 400, "at least 1 of stdin, stdout, stderr"},
 		{"no stream to attach to", request{path: "kiosk-1/attach"}, 400, "at least 1 of stdin, stdout, stderr"},
 		{"an unknown container", request{path: "kiosk-1/exec?command=a&container=x&" + out}, 400, "container x is not valid for pod kiosk-1"},
-		{"no name with several containers", request{path: "two/exec?command=a&" + out}, 400, "a container name must be specified for pod two, choose one of: [main side] or one of the init containers: [first]"},
+		{"no container name for a pod with several", request{path: "two/exec?command=a&" + out}, 400, "a container name must be specified for pod two, choose one of: [main side] or one of the init containers: [first]"},
 		{"a pod without a node", request{path: "kiosk-2/exec?command=a&" + out}, 400, "pod kiosk-2 does not have a host assigned"},
 		{"a device that is not connected", request{path: "guarded/exec?command=a&" + out}, 503, "the device of node pi-2 is not connected to the hub: it was last seen at 2026-11-20T12:01:00Z"},
 		{"port-forward to a device that is not connected", request{path: "guarded/portforward"}, 503, "the device of node pi-2 is not connected"},
@@ -107,7 +107,7 @@ func outcome(t *testing.T, conn *websocket.Conn) (out string, st metav1.Status) 
 		_, m, err := conn.ReadMessage()
 		switch {
 		case err != nil && status == nil:
-			t.Fatalf("said %q and ended with %v", out, err)
+			t.Fatalf("the command printed %q and ended with %v", out, err)
 		case err != nil:
 			if err := json.Unmarshal(status, &st); err != nil {
 				t.Fatal(err)
@@ -160,24 +160,24 @@ func TestOptionsReachTheDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, st := outcome(t, conn); st.Reason != "NonZeroExitCode" {
-		t.Errorf("ended with %+v", st)
+		t.Errorf("the command ended with %+v", st)
 	}
 	o := <-a.exec
 	if o.Container != "main" || strings.Join(o.Command, "|") != "sh|-c|a b" || !o.Stdin || !o.Stdout ||
 		o.Stderr || !o.TTY {
-		t.Errorf("asked for %+v", o)
+		t.Errorf("the device received %+v", o)
 	}
 	if conn, _, err = dialCommand(t, srv, "/pods/kiosk-1/attach?container=main&stderr=1", nil); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = outcome(t, conn)
 	if o := <-a.attach; o.Container != "main" || o.Stdin || o.Stdout || !o.Stderr || o.TTY {
-		t.Errorf("asked for %+v", o)
+		t.Errorf("the device received %+v", o)
 	}
 	want := []string{"operator create pods/exec default/kiosk-1 container main sh -c a b done",
 		"operator create pods/attach default/kiosk-1 container main done"}
 	if strings.Join(kept.lines, "\n") != strings.Join(want, "\n") {
-		t.Errorf("the audit says %q, want %q", kept.lines, want)
+		t.Errorf("the audit has %q, want %q", kept.lines, want)
 	}
 }
 
@@ -200,7 +200,7 @@ func TestAnErrorOfTheDeviceNamesThePod(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, st := outcome(t, conn); st.Message != "pod default/kiosk-1: exec of node pi-1: the device's response was interrupted" {
-		t.Errorf("ended with %+v", st)
+		t.Errorf("the command ended with %+v", st)
 	}
 }
 
@@ -222,16 +222,16 @@ func TestAPageOfAnotherSiteRunsNoCommand(t *testing.T) {
 			http.Header{"Origin": {origin}, "Host": {"hub.example:8443"}})
 		if !may {
 			if err == nil || answer.StatusCode != http.StatusForbidden {
-				t.Errorf("a page of %q runs a command: %v", origin, err)
+				t.Errorf("a page of %q must not run a command: %v", origin, err)
 			}
 			continue
 		}
 		if err != nil {
-			t.Errorf("a page of %q cannot: %v", origin, err)
+			t.Errorf("a page of %q must run a command: %v", origin, err)
 			continue
 		}
 		if out, _ := outcome(t, conn); out != "hi\n" {
-			t.Errorf("to a page of %q it said %q", origin, out)
+			t.Errorf("the answer to a page of %q is %q", origin, out)
 		}
 	}
 }
@@ -246,7 +246,7 @@ func TestOneUserCannotTakeAllSessions(t *testing.T) {
 	}
 	leave, err := (&call{Server: s, user: access.User{Name: "ola"}}).enter()
 	if mine != userSessions || err != nil {
-		t.Fatalf("one user has %d sessions, and another got %v", mine, err)
+		t.Fatalf("one user has %d sessions; another user's session: %v", mine, err)
 	}
 	leave()
 }
@@ -254,7 +254,7 @@ func TestOneUserCannotTakeAllSessions(t *testing.T) {
 func TestSessionsAreBounded(t *testing.T) {
 	s := streaming()
 	if !s.sessions.TryAcquire(maxSessions - 1) {
-		t.Fatal("no session is free")
+		t.Fatal("an ended session must free its place")
 	}
 	a := &questioned{exec: make(chan corev1.PodExecOptions, 1)}
 	s.Streams = a
@@ -268,19 +268,19 @@ func TestSessionsAreBounded(t *testing.T) {
 	<-a.exec
 	if _, answer, err := dialCommand(t, srv, path, nil); err == nil || answer.StatusCode != http.StatusTooManyRequests ||
 		answer.Header.Get("Retry-After") != "10" {
-		t.Errorf("a session more than %d: %v", maxSessions, err)
+		t.Errorf("session over the limit of %d: %v", maxSessions, err)
 	}
 	if w := (request{method: "GET", path: ns + "/pods/kiosk-1/log?follow=1"}).do(s); w.Code != http.StatusTooManyRequests {
-		t.Errorf("a followed log counts as a session: %d %s", w.Code, w.Body)
+		t.Errorf("followed log over the limit of sessions: %d %s", w.Code, w.Body)
 	}
 	if w := (request{method: "GET", path: ns + "/pods/kiosk-1/log"}).do(s); w.Code != http.StatusOK {
-		t.Errorf("a log that ends counts as a session: %d %s", w.Code, w.Body)
+		t.Errorf("a log that ends must not count as a session: %d %s", w.Code, w.Body)
 	}
 	_ = conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := s.sessions.Acquire(ctx, 1); err != nil {
-		t.Errorf("a closed session keeps its place: %v", err)
+		t.Errorf("a closed session must free its place: %v", err)
 	}
 }
 
@@ -304,12 +304,12 @@ func TestAShutdownEndsSessions(t *testing.T) {
 	go func() {
 		err := s.Run(ctx)
 		if !a.ended.Load() {
-			err = errors.New("not waited for")
+			err = errors.New("Run must wait for sessions")
 		}
 		over <- err
 	}()
 	if _, st := outcome(t, conn); st.Message != "the hub is shutting down" {
-		t.Errorf("ended with %+v", st)
+		t.Errorf("the command ended with %+v", st)
 	}
 	if err := <-over; err != nil {
 		t.Error(err)

@@ -18,10 +18,10 @@ func TestARewrittenTaintKeepsItsTime(t *testing.T) {
 		name, contentType, path, body string
 		kept                          bool
 	}{
-		{"by a merge patch", mp, node, taints("heavy", ""), true},
-		{"by a strategic one", smp, node, taints("heavy", ""), true},
-		{"by an apply", ssa, node + "?fieldManager=me&force=true", `{"apiVersion":"v1","kind":"Node",` + taints("heavy", "")[1:], true},
-		{"with another value", mp, node, taints("light", ""), false},
+		{"a merge patch", mp, node, taints("heavy", ""), true},
+		{"a strategic patch", smp, node, taints("heavy", ""), true},
+		{"an apply", ssa, node + "?fieldManager=me&force=true", `{"apiVersion":"v1","kind":"Node",` + taints("heavy", "")[1:], true},
+		{"an apply with another value", mp, node, taints("light", ""), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newServer(seeded())

@@ -31,7 +31,7 @@ func TestATimeoutIsADuration(t *testing.T) {
 		}
 	}
 	if w := (request{method: "GET", path: ns + "/late"}).do(s); w.Code != http.StatusNotFound {
-		t.Errorf("a refused request has made an object: %d", w.Code)
+		t.Errorf("a refused request must not create the object: %d", w.Code)
 	}
 }
 
@@ -45,7 +45,7 @@ func TestWatchFalseIsAList(t *testing.T) {
 		}
 		w = request{method: "GET", path: "/api/v1/nodes/pi-1?pretty=" + no}.do(s)
 		if strings.Contains(w.Body.String(), "\n  ") {
-			t.Errorf("pretty=%s is pretty", no)
+			t.Errorf("pretty=%s must not indent", no)
 		}
 	}
 }

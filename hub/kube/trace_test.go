@@ -45,8 +45,8 @@ func TestTracesOfPrograms(t *testing.T) {
 		{"Headlamp shows the documents", request{method: "GET", path: "/openapi/v2", accept: resource.MediaJSON}, 200, []string{`"swagger":"2.0"`, `io.k8s.api.core.v1.Pod"`}, resource.MediaJSON},
 		{"Headlamp lists the metrics of nodes", request{method: "GET", path: "/apis/metrics.k8s.io/v1beta1/nodes", accept: resource.MediaJSON}, 200, []string{`"usage":{"cpu":"250m"`}, resource.MediaJSON},
 		{"Headlamp's scale button", request{method: "PATCH", path: apps + "/deployments/web/scale", contentType: mp, body: `{"spec":{"replicas":3}}`}, 200, []string{`"kind":"Scale"`, `"replicas":3`}, resource.MediaJSON},
-		{"Headlamp edits with a POST first", request{method: "POST", path: apps + "/deployments", contentType: resource.MediaJSON, body: webJSON}, 409, []string{`"AlreadyExists"`}, resource.MediaJSON},
-		{"Headlamp edits with a PUT then", request{method: "PUT", path: apps + "/deployments/web", contentType: resource.MediaJSON, body: webJSON}, 200, []string{`"replicas":1`, `"generation":2`}, resource.MediaJSON},
+		{"Headlamp first edits with a POST", request{method: "POST", path: apps + "/deployments", contentType: resource.MediaJSON, body: webJSON}, 409, []string{`"AlreadyExists"`}, resource.MediaJSON},
+		{"Headlamp then edits with a PUT", request{method: "PUT", path: apps + "/deployments/web", contentType: resource.MediaJSON, body: webJSON}, 200, []string{`"replicas":1`, `"generation":2`}, resource.MediaJSON},
 		{"Headlamp looks for stateful sets", request{method: "GET", path: "/apis/apps/v1/statefulsets"}, 200, []string{`"kind":"StatefulSetList"`}, resource.MediaJSON},
 		{"Headlamp looks for claims", request{method: "GET", path: "/api/v1/persistentvolumeclaims"}, 200, []string{`"PersistentVolumeClaimList"`}, resource.MediaJSON},
 		{"Headlamp looks for ingresses", request{method: "GET", path: "/apis/networking.k8s.io/v1/ingresses"}, 200, []string{`"items":[]`}, resource.MediaJSON},
@@ -60,7 +60,7 @@ func TestTracesOfPrograms(t *testing.T) {
 			}
 			for _, part := range c.want {
 				if !strings.Contains(w.Body.String(), part) {
-					t.Errorf("no %q in %s", part, w.Body)
+					t.Errorf("%q is missing in %s", part, w.Body)
 				}
 			}
 		})
@@ -114,7 +114,7 @@ func FuzzQuery(f *testing.F) {
 				t.Errorf("%s %s: %d %s", q.method, q.path, w.Code, w.Body)
 			}
 			if after := fake.Snapshot().Revision; w.Code >= 400 && after != before {
-				t.Errorf("%s %s: refused with %d, but changed", q.method, q.path, w.Code)
+				t.Errorf("%s %s: refused with %d, but changed the fleet", q.method, q.path, w.Code)
 			}
 		}
 	})

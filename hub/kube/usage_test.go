@@ -60,10 +60,10 @@ func TestLateMeasurementsAreLeftOut(t *testing.T) {
 			names = append(names, item.Name)
 		}
 		if took := time.Since(began); len(names) != 2 || names[0] != "quick" || names[1] != "slow" || took != measureTimeout {
-			t.Errorf("after %s there are the measurements of %v", took, names)
+			t.Errorf("measurements after %s: %v", took, names)
 		}
 		if len(m.asked) != 3 {
-			t.Errorf("%v were asked", m.asked)
+			t.Errorf("requests were sent to %v", m.asked)
 		}
 		for _, node := range []string{"stuck", "silent"} {
 			if w := get("/" + node); w.Code != 404 {

@@ -218,7 +218,7 @@ func TestWatchOfASelectionSendsAddedAndDeleted(t *testing.T) {
 		f.touch(node, "lamp", "off")
 		frames := w.expect("ADDED pi-1 7", "MODIFIED pi-1 8", "DELETED pi-1 9")
 		if got := frames[2].Object.Metadata.Labels["lamp"]; got != "on" {
-			t.Errorf("DELETED has lamp=%s, want the old content", got)
+			t.Errorf("DELETED has lamp=%s, want the content before the change", got)
 		}
 		f.remove(node) // the node is no longer selected: its deletion is not sent
 		w.expect()
@@ -291,7 +291,7 @@ func TestWatchFromBeforeTheHistoryExpires(t *testing.T) {
 			t.Errorf("got %d %s %q", o.Code, o.Reason, o.Message)
 		}
 		if !w.ended() {
-			t.Error("the stream has not ended")
+			t.Error("the stream must end")
 		}
 	})
 }
@@ -302,11 +302,11 @@ func TestWatchEndsAtItsTimeout(t *testing.T) {
 		defer w.cancel()
 		time.Sleep(7*time.Second - time.Millisecond)
 		if w.ended() {
-			t.Fatal("the stream has ended early")
+			t.Fatal("the stream must not end yet")
 		}
 		time.Sleep(time.Millisecond)
 		if !w.ended() {
-			t.Error("the stream has not ended")
+			t.Error("the stream must end")
 		}
 	})
 }
@@ -325,12 +325,12 @@ func TestASlowWatchBlocksNoOther(t *testing.T) {
 			seen += len(quick.frames())
 		}
 		if seen != 50 {
-			t.Errorf("the quick watch got %d changes of 50", seen)
+			t.Errorf("the quick watch received %d of 50 changes", seen)
 		}
 		release()
 		frames := slow.frames()
 		if last := frames[len(frames)-1]; last.Type != "ERROR" || last.Object.Code != 410 || len(frames) > 2 {
-			t.Errorf("the slow watch got %d frames, at last %s %d", len(frames), last.Type, last.Object.Code)
+			t.Errorf("the slow watch received %d frames, the last is %s %d", len(frames), last.Type, last.Object.Code)
 		}
 	})
 }
@@ -369,14 +369,14 @@ func TestAStalledClientIsCutOff(t *testing.T) {
 		time.Sleep(stalled - time.Millisecond)
 		select {
 		case <-ended:
-			t.Fatal("the stream has ended early")
+			t.Fatal("the stream must not end yet")
 		default:
 		}
 		time.Sleep(2 * time.Millisecond)
 		select {
 		case <-ended:
 		default:
-			t.Error("the stream of a client that reads nothing has not ended")
+			t.Error("the stream of a client that reads nothing must end")
 		}
 	})
 }
@@ -406,7 +406,7 @@ func TestUnreadWatchesAreLimitedInBytes(t *testing.T) {
 		synctest.Wait()
 		s.answers.mu.Lock()
 		if held := s.answers.all; held > userUnread || held < userUnread/4 {
-			t.Errorf("%d bytes are held for 100 watches that are not read, want at most %d", held, userUnread)
+			t.Errorf("%d bytes are counted for 100 unread watches, want at most %d", held, userUnread)
 		}
 		s.answers.mu.Unlock()
 		ended := 0
@@ -416,7 +416,7 @@ func TestUnreadWatchesAreLimitedInBytes(t *testing.T) {
 			}
 		}
 		if ended == 0 || ended == len(all) {
-			t.Errorf("%d of %d watches have ended, want those over the limit", ended, len(all))
+			t.Errorf("%d of %d watches ended, want those over the limit", ended, len(all))
 		}
 	})
 }

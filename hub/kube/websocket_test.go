@@ -78,7 +78,7 @@ func TestABrowserReadsALogOverAWebSocket(t *testing.T) {
 	}
 	line, err := base64.StdEncoding.DecodeString(receive(t, conn))
 	if err != nil || string(line) != "hello from main of kiosk-1\n" {
-		t.Errorf("the log says %q, %v", line, err)
+		t.Errorf("the log is %q, %v", line, err)
 	}
 }
 
@@ -89,10 +89,10 @@ func TestAPageOfAnotherSiteOpensNoWebSocketWithACertificate(t *testing.T) {
 	srv := mounted(s)
 	defer srv.Close()
 	if _, err := dial(t, srv, "/api/v1/nodes?watch=1", "http://evil.example", ""); err == nil {
-		t.Error("a page of another site has opened a WebSocket")
+		t.Error("a page of another site must not open a WebSocket")
 	}
 	if _, err := dial(t, srv, "/api/v1/nodes?watch=1", srv.URL, ""); err != nil {
-		t.Errorf("a page of our own cannot open a WebSocket: %v", err)
+		t.Errorf("the hub's own page must open a WebSocket: %v", err)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestAnUnchangedObjectKeepsItsRevision(t *testing.T) {
 		before := f.Snapshot().Revision
 		send(t, s, "PATCH", c.path, c.contentType, c.body, 200, nil)
 		if after := f.Snapshot().Revision; after != before {
-			t.Errorf("%s: revision %d became %d", c.name, before, after)
+			t.Errorf("%s must not change the fleet: revision %d became %d", c.name, before, after)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func TestAWriteIsCheckedOnTheNewestState(t *testing.T) {
 	var n corev1.Node
 	send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp, `{"metadata":{"labels":{"a":"b"}}}`, 200, &n)
 	if n.Labels["race"] != "won" || n.Labels["a"] != "b" {
-		t.Errorf("the node has the labels %v: want both writers'", n.Labels)
+		t.Errorf("the node has the labels %v, want those of both writers", n.Labels)
 	}
 	rv := n.ResourceVersion
 	f.before = func() {
@@ -106,7 +106,7 @@ func TestGenerationCountsTheSpec(t *testing.T) {
 		var d appsv1.Deployment
 		send(t, s, "PATCH", apps+c.path, mp, c.body, 200, &d)
 		if d.Generation != c.want {
-			t.Errorf("after %s the generation is %d, want %d", c.name, d.Generation, c.want)
+			t.Errorf("generation after %s: %d, want %d", c.name, d.Generation, c.want)
 		}
 	}
 	send(t, s, "PATCH", apps+"/deployments/web/scale", mp, `{"spec":{"replicas":9}}`, 200, nil)
@@ -147,12 +147,12 @@ func TestAFinalizerKeepsAnObject(t *testing.T) {
 	before := f.Snapshot().Revision
 	send(t, s, "DELETE", ns+"/configmaps/c", "", "", 200, nil)
 	if f.Snapshot().Revision != before {
-		t.Error("a second deletion changes something")
+		t.Error("a second deletion must change nothing")
 	}
 	var last corev1.ConfigMap
 	send(t, s, "PATCH", ns+"/configmaps/c", mp, `{"metadata":{"finalizers":null}}`, 200, &last)
 	if len(last.Finalizers) > 0 || last.ResourceVersion != resource.FormatRev(f.Snapshot().Revision) {
-		t.Errorf("removing the last finalizer is answered %+v at revision %d", last.ObjectMeta, f.Snapshot().Revision)
+		t.Errorf("answer to removing the last finalizer: %+v at revision %d", last.ObjectMeta, f.Snapshot().Revision)
 	}
 	send(t, s, "GET", ns+"/configmaps/c", "", "", 404, nil)
 }
@@ -188,7 +188,7 @@ func TestPagesOfAListWhileThingsChange(t *testing.T) {
 		}
 		if page == 0 {
 			if list.RemainingItemCount == nil || *list.RemainingItemCount != 4 {
-				t.Errorf("after the first page remain %v, want 4", list.RemainingItemCount)
+				t.Errorf("remaining items after the first page: %v, want 4", list.RemainingItemCount)
 			}
 			f.remove(fakeNode("pi-2", "")) // pi-2 is on a page that was already read
 			f.put(fakeNode("pi-45", "oslo"))
@@ -213,7 +213,7 @@ func TestServerSideApply(t *testing.T) {
 	send(t, s, "PATCH", path("ann", ""), ssa, head+`{"a":"1","b":"1"}}`, 201, nil)
 	send(t, s, "PATCH", path("bob", ""), ssa, head+`{"c":"1"}}`, 200, &cm)
 	if len(cm.Data) != 3 || len(cm.ManagedFields) != 2 {
-		t.Fatalf("two managers have made %v, managed by %d", cm.Data, len(cm.ManagedFields))
+		t.Fatalf("data of two managers: %v, with %d managers", cm.Data, len(cm.ManagedFields))
 	}
 	var st metav1.Status
 	send(t, s, "PATCH", path("bob", ""), ssa, head+`{"a":"2","c":"1"}}`, 409, &st)
@@ -235,7 +235,7 @@ func TestServerSideApply(t *testing.T) {
 	before := f.Snapshot().Revision
 	send(t, s, "PATCH", path("ann", ""), ssa, head+`{}}`, 200, nil)
 	if f.Snapshot().Revision != before {
-		t.Error("applying the same again changes something")
+		t.Error("a repeated apply must change nothing")
 	}
 }
 
@@ -270,12 +270,12 @@ func TestAnEventIsTheSameUnderBothGroups(t *testing.T) {
 	send(t, s, "GET", core+"/e", "", "", 200, &e)
 	if e.Message != "it works" || e.InvolvedObject.Name != "kiosk-1" || e.ReportingController != "tester" ||
 		e.Series == nil || e.Series.Count != 3 {
-		t.Errorf("under the core group: %+v", e)
+		t.Errorf("event in the core group: %+v", e)
 	}
 	send(t, s, "PATCH", core+"/e", mp, `{"message":"it still works","count":7}`, 200, nil)
 	send(t, s, "PATCH", newer+"/e", mp, `{"type":"Warning"}`, 200, &n)
 	if n.Note != "it still works" || n.Type != "Warning" || n.DeprecatedCount != 7 || n.Action != "Testing" {
-		t.Errorf("under its own group: %+v", n)
+		t.Errorf("event in its own group: %+v", n)
 	}
 	n.Reason = "Retested"
 	body, _ := json.Marshal(n)
@@ -283,7 +283,7 @@ func TestAnEventIsTheSameUnderBothGroups(t *testing.T) {
 	send(t, s, "GET", core+"/e", "", "", 200, &e)
 	if e.Reason != "Retested" || e.Message != "it still works" || e.UID != n.UID ||
 		e.ResourceVersion != n.ResourceVersion {
-		t.Errorf("after an update: %+v", e)
+		t.Errorf("event after an update: %+v", e)
 	}
 	send(t, s, "DELETE", newer+"/e", "", "", 200, nil)
 	send(t, s, "GET", core+"/e", "", "", 404, nil)
@@ -308,7 +308,7 @@ func TestObjectsInASnapshotAreNeverChanged(t *testing.T) {
 		c.do(s)
 	}
 	if encode() != before {
-		t.Error("a request has changed an object of a snapshot that was taken before it")
+		t.Error("requests must not change objects of earlier snapshots")
 	}
 }
 
@@ -334,7 +334,7 @@ func FuzzPatch(f *testing.F) {
 				t.Errorf("PATCH %s %s %q: %d %s", path, contentType, body, w.Code, w.Body)
 			}
 			if after := fake.Snapshot().Revision; w.Code >= 400 && after != before {
-				t.Errorf("PATCH %s %s %q: refused with %d, but changed", path, contentType, body, w.Code)
+				t.Errorf("PATCH %s %s %q: refused with %d, but changed the fleet", path, contentType, body, w.Code)
 			}
 			before = fake.Snapshot().Revision
 			if !json.Valid(w.Body.Bytes()) {
@@ -400,7 +400,7 @@ func TestAnObjectThatIsBeingDeletedIsUpdated(t *testing.T) {
 	body, _ = json.Marshal(p)
 	send(t, s, "PUT", ns+"/pods/kiosk-1", "", string(body), 200, &p)
 	if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil {
-		t.Errorf("it was not deleted: %+v", p.ObjectMeta)
+		t.Errorf("the pod was not deleted: %+v", p.ObjectMeta)
 	}
 }
 
@@ -421,7 +421,7 @@ func TestAConditionOpensAReadinessGate(t *testing.T) {
 		send(t, s, "POST", ns+"/pods", "", body("gated-"+node, node), 201, nil)
 		send(t, s, "PATCH", ns+"/pods/gated-"+node+"/status", smp, closed, 200, &p)
 		if node == "pi-1" && ready(p) != "False ReadinessGatesNotReady" {
-			t.Errorf("with its gate it is %s", ready(p))
+			t.Errorf("the pod with a gate is %s", ready(p))
 		}
 		send(t, s, "PATCH", ns+"/pods/gated-"+node+"/status", smp, open, 200, &p)
 		if ready(p) != want {
@@ -437,12 +437,12 @@ func TestAConditionOpensAReadinessGate(t *testing.T) {
 // A slow step is always made outside of the control loop, because it would delay every device.
 func TestTheLoopDoesNotRemakeSlowSteps(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		takes time.Duration
-		moves int // number of changes to the objects while the step is made
-		makes int // how often the step is made
-		there int // how often the control loop makes it
-		want  bool
+		name    string
+		takes   time.Duration
+		changes int // number of changes to the objects while the step is made
+		makes   int // how often the step is made
+		inLoop  int // how often the control loop makes it
+		want    bool
 	}{
 		{"a slow step on unchanged objects is made once", time.Second, 0, 1, 0, true},
 		{"a quick step on changed objects is made again by the control loop", time.Millisecond, 1, 2, 1, true},
@@ -456,24 +456,24 @@ func TestTheLoopDoesNotRemakeSlowSteps(t *testing.T) {
 				caller.target, _ = parsePath("/api/v1/nodes/pi-1")
 				caller.res = s.find(caller.target)
 				change := caller.request()
-				makes, there := 0, 0
+				makes, inLoop := 0, 0
 				step := func(now state.Snapshot, at time.Time) (write.Step, error) {
 					makes++
 					if !f.mu.TryLock() {
-						there++
+						inLoop++
 					} else {
 						f.mu.Unlock()
 					}
 					time.Sleep(c.takes)
-					if makes <= c.moves {
+					if makes <= c.changes {
 						f.before = func() { f.touch(fakeNode("pi-1", ""), "moved", fmt.Sprint(makes)) }
 					}
 					return change.Patch(now, body.Body{Data: []byte(`{"metadata":{"labels":{"a":"b"}}}`)}, types.MergePatchType, at)
 				}
 				_, err := caller.commit(false, step)
-				if (err == nil) != c.want || !c.want && !apierrors.IsConflict(err) || makes != c.makes || there != c.there {
-					t.Errorf("made %d times, %d of them by the control loop, %v; want %d, %d, done %v", makes, there, err,
-						c.makes, c.there, c.want)
+				if (err == nil) != c.want || !c.want && !apierrors.IsConflict(err) || makes != c.makes || inLoop != c.inLoop {
+					t.Errorf("step made %d times, %d of them by the control loop, %v; want %d, %d, done %v", makes, inLoop, err,
+						c.makes, c.inLoop, c.want)
 				}
 				if done := f.Snapshot().Node("pi-1").Labels["a"] == "b"; done != c.want {
 					t.Errorf("done: %v", done)
@@ -522,7 +522,7 @@ func TestFinalizeLeavesTheStatusAlone(t *testing.T) {
 	send(t, s, "PUT", path+"/finalize", "application/json",
 		`{"metadata":{"name":"going"},"spec":{"finalizers":["example.com/x"]}}`, 200, &ns)
 	if ns.Status.Phase != corev1.NamespaceTerminating || len(ns.Spec.Finalizers) != 1 {
-		t.Errorf("it is %s, with %q", ns.Status.Phase, ns.Spec.Finalizers)
+		t.Errorf("the namespace is %s, with finalizers %q", ns.Status.Phase, ns.Spec.Finalizers)
 	}
 	send(t, s, "PUT", path+"/finalize", "application/json", `{"metadata":{"name":"going"},"spec":{"finalizers":[]}}`, 200,
 		nil)
@@ -550,11 +550,11 @@ func TestAClusterScopedObjectMayNameANamespace(t *testing.T) {
 		var o metav1.PartialObjectMetadata
 		send(t, s, c.method, c.path, c.kind, c.body, c.code, &o)
 		if o.Namespace != "" {
-			t.Errorf("%s %s: it is in %q", c.method, c.path, o.Namespace)
+			t.Errorf("%s %s: the object's namespace is %q", c.method, c.path, o.Namespace)
 		}
 	}
 	if !strings.Contains(request{method: "PATCH", path: ns + "/pods/kiosk-1", contentType: mp,
 		body: `{"metadata":{"namespace":"other"}}`}.do(s).Body.String(), "metadata.namespace") {
-		t.Error("a pod can name another namespace")
+		t.Error("a pod must not name another namespace")
 	}
 }

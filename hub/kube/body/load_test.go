@@ -22,12 +22,12 @@ func TestRequestsWaitForMemory(t *testing.T) {
 			_, err := r.Read(Want{Kind: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}})
 			return err
 		}
-		theirs, err := l.decoding.take(t.Context(), "another", maxDecoding) // one user's share leaves memory for other users
+		releaseOther, err := l.decoding.take(t.Context(), "another", maxDecoding) // one user's share leaves memory for other users
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := create(); err != nil {
-			t.Fatal("with another user:", err)
+			t.Fatal("another user's request:", err)
 		}
 		thirds, err := l.decoding.take(t.Context(), "a third", maxDecoding-userDecoding)
 		if err != nil {
@@ -37,12 +37,12 @@ func TestRequestsWaitForMemory(t *testing.T) {
 		err = create()
 		if _, again := apierrors.SuggestsClientDelay(err); !apierrors.IsTooManyRequests(err) || !again ||
 			time.Since(began) != decodePatience {
-			t.Errorf("without free memory: %v after %v", err, time.Since(began))
+			t.Errorf("request without free memory: %v after %v", err, time.Since(began))
 		}
-		theirs()
+		releaseOther()
 		thirds()
 		if err := create(); err != nil {
-			t.Error("with free memory again:", err)
+			t.Error("request when memory is free again:", err)
 		}
 	})
 }

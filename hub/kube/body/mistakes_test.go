@@ -18,7 +18,7 @@ func TestMistakesAreNamedByFieldAndLine(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"a word for a number", head + "spec:\n  replicas: three\n", `spec.replicas: expected a number, got "three" (line 6)`},
 		{"a number in quotes", head + "spec:\n  replicas: \"3\"\n", `spec.replicas: expected a number, got "3" (line 6)`},
-		{"half a pod", head + "spec:\n  replicas: 3.5\n", `spec.replicas: expected a whole number that fits into 32 bits, got 3.5 (line 6)`},
+		{"a fraction for a number of pods", head + "spec:\n  replicas: 3.5\n", `spec.replicas: expected a whole number that fits into 32 bits, got 3.5 (line 6)`},
 		{"too many", head + "spec:\n  replicas: 99999999999\n", `spec.replicas: expected a whole number that fits into 32 bits, got 99999999999 (line 6)`},
 		{"a word for true", head + "spec:\n  paused: \"yes\"\n", `spec.paused: expected true or false, got "yes" (line 6)`},
 		{"text for a list", head + "spec:\n  template:\n    spec:\n      containers: web\n", `spec.template.spec.containers: expected a list, got "web" (line 8)`},
@@ -31,7 +31,7 @@ func TestMistakesAreNamedByFieldAndLine(t *testing.T) {
 		{"a number for a label", head + "  labels:\n    app.kubernetes.io/version: 5\n", `metadata.labels.app.kubernetes.io/version: expected text (put it in quotes), got 5 (line 6)`},
 		{"no moment", head + "  creationTimestamp: yesterday\n", `metadata.creationTimestamp: expected a time such as 2026-01-02T15:04:05Z, got "yesterday" (line 5)`},
 		{"a list for a port", pod + "      - livenessProbe: {httpGet: {port: [1]}}\n", `spec.template.spec.containers[0].livenessProbe.httpGet.port: expected a number, or text such as a name or 25%, got a list (line 9)`},
-		{"several at once", head + "spec:\n  replicas: a\n  paused: 1\n", `spec.paused: expected true or false, got 1 (line 7); spec.replicas: expected a number, got "a" (line 6)`},
+		{"several mistakes", head + "spec:\n  replicas: a\n  paused: 1\n", `spec.paused: expected true or false, got 1 (line 7); spec.replicas: expected a number, got "a" (line 6)`},
 		{"an unknown field with another mistake", head + "spec:\n  replica: 3\n  paused: 1\n", `spec.paused: expected true or false, got 1 (line 7)`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -39,18 +39,18 @@ func TestMistakesAreNamedByFieldAndLine(t *testing.T) {
 			b := inYAML(t, c.text)
 			_, _, err := b.Decode(kind)
 			if err == nil {
-				t.Fatal("the decoder accepts it")
+				t.Fatal("the decoder must refuse the text")
 			}
 			var no *apierrors.StatusError
 			if !errors.As(DecodeError(b, kind, err), &no) || no.ErrStatus.Code != 400 {
-				t.Fatalf("%v is not a refusal", err)
+				t.Fatalf("the error %v is not a Status", err)
 			}
 			if want := `Deployment in version "v1" cannot be handled as a Deployment: ` + c.want; no.ErrStatus.Message != want {
 				t.Errorf("got\n%s\nwants\n%s", no.ErrStatus.Message, want)
 			}
 			b.Text = b.Data
 			if _, _, err = b.Decode(kind); err == nil {
-				t.Fatal("the decoder accepts it as JSON")
+				t.Fatal("the decoder must refuse the text as JSON")
 			}
 			text, causes := Describe(b, kind, err)
 			if strings.Contains(text, "line") || strings.Contains(text, "Go struct") || len(causes) == 0 ||

@@ -42,7 +42,7 @@ func TestAFieldsLine(t *testing.T) {
 		{0, "status", 0}, {0, "", 0}, {0, "spec.containers[", 9}, {0, "spec.containers[-1]", 9}, {1, "metadata.name", 18}, {2, "metadata.name", 20},
 	} {
 		if got := all[c.object].Of(c.path); got != c.want {
-			t.Errorf("object %d, %q: line %d, wants %d", c.object, c.path, got, c.want)
+			t.Errorf("object %d, %q: line %d, want %d", c.object, c.path, got, c.want)
 		}
 	}
 }

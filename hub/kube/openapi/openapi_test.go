@@ -99,14 +99,14 @@ func TestEveryDocumentOfTheIndexIsServedUnderItsHash(t *testing.T) {
 		plain := get(t, "/openapi/v3/"+gv)
 		if !bytes.Equal(plain.Body.Bytes(), b) || plain.Header().Get("Content-Encoding") != "" ||
 			plain.Header().Get("Cache-Control") != "" {
-			t.Errorf("%s: without gzip and hash the document differs, or may be cached", gv)
+			t.Errorf("%s: without gzip and hash, the document must be equal and not cached", gv)
 		}
 		if w := get(t, url, "If-None-Match", `"`+hash+`"`); w.Code != http.StatusNotModified || w.Body.Len() > 0 {
-			t.Errorf("%s: a client with the document gets %d and %d bytes", gv, w.Code, w.Body.Len())
+			t.Errorf("%s: a client that has the document gets code %d and %d bytes", gv, w.Code, w.Body.Len())
 		}
 		if w := get(t, "/openapi/v3/"+gv+"?hash=OLD"); w.Code != http.StatusMovedPermanently ||
 			w.Header().Get("Location") != url {
-			t.Errorf("%s: an old hash leads to %d %s", gv, w.Code, w.Header().Get("Location"))
+			t.Errorf("%s: an old hash is answered %d %s", gv, w.Code, w.Header().Get("Location"))
 		}
 	}
 }
@@ -136,7 +136,7 @@ func TestVersion2HasJSONAndProtobuf(t *testing.T) {
 			len(doc.Paths.Path), len(doc.Definitions.AdditionalProperties))
 	}
 	if w := get(t, "/openapi/v2", "Accept", "text/html"); w.Code != http.StatusNotAcceptable {
-		t.Errorf("a client that reads HTML only gets %d", w.Code)
+		t.Errorf("a client that accepts only HTML gets %d", w.Code)
 	}
 }
 
@@ -177,13 +177,13 @@ func TestDocumentsMatchTheHub(t *testing.T) {
 		}
 		sort.Strings(have)
 		if got := strings.Join(have, " "); got != want {
-			t.Errorf("%s has %q, want %q", path, got, want)
+			t.Errorf("%s has the methods %q, want %q", path, got, want)
 		}
 	}
 	text := string(body(t, get(t, "/openapi/v3/api/v1")))
 	for _, never := range []string{"cbor", "NFSVolumeSource", "ServicePort\"}}}}}}", "/watch/"} {
 		if strings.Contains(text, never) {
-			t.Errorf("the document mentions %s", never)
+			t.Errorf("the document must not mention %s", never)
 		}
 	}
 	pod := doc.Components.Schemas["io.k8s.api.core.v1.PodSpec"]["properties"].(map[string]any)
@@ -214,7 +214,7 @@ func TestEveryKindIsFoundThroughItsPathAndItsSchema(t *testing.T) {
 		}
 		if strings.Contains(gv, "v1alpha1") && (bytes.Contains(text, []byte("CoreV1")) ||
 			bytes.Contains(text, []byte(`v1.Node"`)) || bytes.Contains(text, []byte("core_v1"))) {
-			t.Errorf("%s still mentions nodes", gv)
+			t.Errorf("%s must not mention nodes", gv)
 		}
 		ids := map[string]bool{}
 		for path, item := range doc.Paths {
@@ -231,7 +231,7 @@ func TestEveryKindIsFoundThroughItsPathAndItsSchema(t *testing.T) {
 					t.Fatal(err)
 				}
 				if ids[op.OperationID] {
-					t.Errorf("%s: operation %s twice", gv, op.OperationID)
+					t.Errorf("%s: operation %s is repeated", gv, op.OperationID)
 				}
 				ids[op.OperationID] = true
 				want, ok := kinds[path]
@@ -240,11 +240,11 @@ func TestEveryKindIsFoundThroughItsPathAndItsSchema(t *testing.T) {
 				}
 				if op.GVK.Kind != want || op.GVK.Group != strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(gv, "apis/"),
 					"api/"), "/"+op.GVK.Version) && gv != "api/v1" {
-					t.Errorf("%s %s is of %v, want %s", method, path, op.GVK, want)
+					t.Errorf("%s %s has the kind %v, want %s", method, path, op.GVK, want)
 				}
 				if method == "patch" && !slices.ContainsFunc(op.Parameters,
 					func(p struct{ Name string }) bool { return p.Name == "fieldValidation" }) {
-					t.Errorf("%s: kubectl does not see that the server validates fields", path)
+					t.Errorf("%s: the parameter fieldValidation is missing", path)
 				}
 				found := false
 				for _, s := range doc.Components.Schemas {
@@ -280,7 +280,7 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 		seen[typ] = true
 		s := schemas[name]
 		if s == nil {
-			t.Errorf("there is no schema %s", name)
+			t.Errorf("schema %s is missing", name)
 			return
 		}
 		var have, want []string
@@ -320,7 +320,7 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 			}
 			if required := !strings.Contains(options, "omitempty") &&
 				!strings.Contains(options, "omitzero"); required != slices.Contains(s.Required, field) {
-				t.Errorf("%s.%s: required is %v, the Go field says %v", name, field, !required, required)
+				t.Errorf("%s.%s: required is %v, but %v by the Go field", name, field, !required, required)
 			}
 		}
 		sort.Strings(have)
@@ -373,14 +373,14 @@ func TestSchemasForServerSideApply(t *testing.T) {
 			set, err := v.ToFieldSet()
 			if err != nil || !strings.Contains(set.String(),
 				`.spec.containers[name="a"].ports[containerPort=1,protocol="TCP"]`) {
-				t.Errorf("containers are not merged by name: %v %v", set, err)
+				t.Errorf("containers must be merged by name: %v %v", set, err)
 			}
 		}
 	}
 	wrong := unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod",
 		"spec": map[string]any{"foo": "bar"}}}
 	if _, err := converter.ObjectToTyped(&wrong); err == nil {
-		t.Error("an unknown field is accepted")
+		t.Error("an unknown field must be refused")
 	}
 }
 

@@ -39,11 +39,11 @@ func TestTheDocumentsSayHowAFieldIsHandled(t *testing.T) {
 				right = strings.HasPrefix(p.Description, "Has no effect here: "+why+". ")
 			}
 			if !right {
-				t.Errorf("%s of %s: the documents say %.80q; run go generate ./hub/kube/openapi", field, m[2], p.Description)
+				t.Errorf("%s of %s: the documents have %.80q; run go generate ./hub/kube/openapi", field, m[2], p.Description)
 			}
 		}
 	}
 	if seen < 300 {
-		t.Errorf("%d fields were looked at", seen)
+		t.Errorf("only %d fields were compared", seen)
 	}
 }

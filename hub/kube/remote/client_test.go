@@ -229,7 +229,7 @@ func status(t *testing.T, c tester) (st metav1.Status) {
 	t.Helper()
 	text := c.rest(corev1.StreamTypeError)
 	if err := json.Unmarshal([]byte(text), &st); err != nil {
-		t.Fatalf("the error stream says %q: %v", text, err)
+		t.Fatalf("the error stream has %q: %v", text, err)
 	}
 	return st
 }

@@ -84,7 +84,7 @@ func TestAClientThatVanishesWhileItsInputWaits(t *testing.T) {
 				synctest.Wait()
 				select {
 				case <-stuck:
-					t.Fatal("the client does not wait for its input to be read")
+					t.Fatal("the hub must not read the client's end")
 				default:
 				}
 				_ = theirs.Close()
@@ -93,7 +93,7 @@ func TestAClientThatVanishesWhileItsInputWaits(t *testing.T) {
 				select {
 				case <-ended:
 				default:
-					t.Error("the command goes on")
+					t.Error("the command must end when the client has gone")
 				}
 				time.Sleep(closeTimeout)
 			})

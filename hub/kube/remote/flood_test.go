@@ -82,7 +82,7 @@ func TestUnreadStreamsAreBufferedToALimit(t *testing.T) {
 		return f.WriteFrame(&spdy.DataFrame{StreamId: id, Data: make([]byte, 1<<20)})
 	}, func(sent int64) {
 		if sent > 2<<20 {
-			t.Errorf("the hub buffers %d KiB of streams that nothing reads", sent>>10)
+			t.Errorf("the hub buffers %d KiB of unread streams", sent>>10)
 		}
 	})
 }
@@ -110,19 +110,19 @@ func TestFramesThatEndTheConnection(t *testing.T) {
 		bytes []byte
 		want  string // part of the error; "" if the input is read to its end
 	}{
-		{"streams in their order", append(slices.Clone(good), control(synStream, 0, 0, 0, 5)...), ""},
+		{"streams in ascending order", append(slices.Clone(good), control(synStream, 0, 0, 0, 5)...), ""},
 		{"a stream number of the server", control(synStream, 0, 0, 0, 2), "opened stream 2 after 0"},
 		{"a stream number used twice", append(slices.Clone(good), good...), "opened stream 3 after 3"},
 		{"a stream without a number", control(synStream, 0, 0), "without a number"},
-		{"an answer without a request", control(2, 0, 0, 0, 1), "type 2"},
+		{"a reply without a stream", control(2, 0, 0, 0, 1), "type 2"},
 		{"headers on an open stream", control(8, 0, 0, 0, 1), "type 8"},
 		{"settings are ignored", control(settings, make([]byte, maxControl)...), ""},
-		{"settings without end", control(settings, make([]byte, maxControl+1)...), "the limit is 2048"},
+		{"endless settings", control(settings, make([]byte, maxControl+1)...), "the limit is 2048"},
 		{"an unknown type", control(12), "type 12"},
-		{"nothing but zeros", make([]byte, frameHeader), "data on stream 0, which"},
+		{"only zeros", make([]byte, frameHeader), "data on stream 0, which"},
 		{"data on a stream number of the server", slices.Concat(good, data(2, 1)), "data on stream 2, which"},
 		{"data on a stream that is not open yet", slices.Concat(good, data(5, 1)), "data on stream 5, which"},
-		{"frames without data, each followed by one with data", slices.Concat(good, empty, data(3, 1), empty, data(3, 1)), ""},
+		{"frames without data, each followed by a frame with data", slices.Concat(good, empty, data(3, 1), empty, data(3, 1)), ""},
 		{"many streams that end without data", tried, ""},
 		{"endless frames without data", slices.Concat(good, empty, data(3)), "more than 1000 frames without data"},
 	} {

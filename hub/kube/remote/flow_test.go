@@ -93,7 +93,7 @@ func counting(t *testing.T, first uint32, serve func(id uint32, s flowStream), c
 
 // A client counts windows and does not read one stream. The hub sends no more of that stream than
 // its window, and the other streams continue.
-func TestAStreamWithoutAWindowBlocksNoOther(t *testing.T) {
+func TestAStreamWithoutAWindowDoesNotBlockOthers(t *testing.T) {
 	const first, more = 1000, 5000
 	counting(t, first, func(id uint32, s flowStream) {
 		switch id {
@@ -110,24 +110,24 @@ func TestAStreamWithoutAWindowBlocksNoOther(t *testing.T) {
 		}
 		window(3, 2<<20)
 		if got, _ := c.of(3); got != 1<<20 {
-			t.Errorf("%d bytes of the stream that is read", got)
+			t.Errorf("%d bytes of the read stream were sent", got)
 		}
 		if got, _ := c.of(1); got != first {
-			t.Errorf("%d bytes of the unread stream", got)
+			t.Errorf("%d bytes of the unread stream were sent", got)
 		}
 		window(1, more)
 		if got, _ := c.of(1); got != first+more {
-			t.Errorf("%d bytes of it after %d more may be sent", got, more)
+			t.Errorf("%d bytes of the unread stream were sent after a window of %d more", got, more)
 		}
 		// From now on the connection's window counts too. More than that window was already sent.
 		window(0, 1)
 		window(1, more)
 		if got, _ := c.of(1); got != first+more {
-			t.Errorf("%d bytes of it, though all streams together have no window", got)
+			t.Errorf("%d bytes of the unread stream were sent without a window of the connection", got)
 		}
 		window(0, 2<<20)
 		if got, _ := c.of(1); got != first+2*more {
-			t.Errorf("%d bytes of it after %d more may be sent", got, 2*more)
+			t.Errorf("%d bytes of the unread stream were sent after a window of %d more", got, 2*more)
 		}
 	})
 }
@@ -139,7 +139,7 @@ func (a adding) Write(p []byte) (int, error) { a.Add(int64(len(p))); return len(
 
 // Data of an unread stream is buffered up to its window, while the other streams continue. A client
 // that sends more has to wait.
-func TestAnUnreadStreamBlocksNoOther(t *testing.T) {
+func TestAnUnreadStreamDoesNotBlockOthers(t *testing.T) {
 	const little = "still here"
 	var whole, other atomic.Int64
 	counting(t, 0, func(id uint32, s flowStream) {
@@ -163,10 +163,10 @@ func TestAnUnreadStreamBlocksNoOther(t *testing.T) {
 			send(3, 0, make([]byte, 1024))
 		}
 		if _, given := c.of(3); given < 300*1024-windowUpdateThreshold || whole.Load() != 300*1024 {
-			t.Errorf("%d bytes of another stream were read, and a window was given for %d", whole.Load(), given)
+			t.Errorf("%d bytes of another stream were read, but window updates add up to %d", whole.Load(), given)
 		}
 		if _, given := c.of(1); given > 0 {
-			t.Errorf("%d bytes more may be sent of an unread stream", given)
+			t.Errorf("an unread stream got window updates for %d bytes", given)
 		}
 		sent := make(chan struct{})
 		go func() { // like kubectl, this client counts no windows
@@ -176,12 +176,12 @@ func TestAnUnreadStreamBlocksNoOther(t *testing.T) {
 		}()
 		synctest.Wait()
 		if other.Load() > 0 {
-			t.Error("more was kept than the window")
+			t.Error("an unread stream must not be buffered beyond its window")
 		}
 		<-sent // the first stream is closed now
 		synctest.Wait()
 		if got := other.Load(); got != int64(len(little)) {
-			t.Errorf("then %d bytes came", got)
+			t.Errorf("%d bytes arrived after the first stream was closed", got)
 		}
 	})
 }
@@ -197,10 +197,10 @@ func TestReadDataGivesAWindow(t *testing.T) {
 			}
 		}
 		if _, given := c.of(1); given < most-windowUpdateThreshold || given > most {
-			t.Errorf("of %d bytes that were read %d were given back", most, given)
+			t.Errorf("%d bytes were read, but the stream's window updates add up to %d", most, given)
 		}
 		if _, given := c.of(0); given < most-windowUpdateThreshold || given > most {
-			t.Errorf("of %d bytes that were read %d were given back of all streams", most, given)
+			t.Errorf("%d bytes were read, but the connection's window updates add up to %d", most, given)
 		}
 	})
 }

@@ -107,10 +107,10 @@ func TestConnectionsAreForwardedSideBySide(t *testing.T) {
 		}
 		_ = data.Close()
 		if got := rest(t, data); got != "\x04" {
-			t.Errorf("the pod sends %q at the end of its input", got)
+			t.Errorf("the pod sends %q after the end of its input", got)
 		}
 		if got := rest(t, fault); got != "" {
-			t.Errorf("the error stream says %q", got)
+			t.Errorf("the error stream has %q", got)
 		}
 		<-closed
 		_, _ = slow.Write([]byte("still here"))
@@ -120,7 +120,7 @@ func TestConnectionsAreForwardedSideBySide(t *testing.T) {
 		}
 		_ = slow.Reset()
 		if got := rest(t, slowFault); got != "" {
-			t.Errorf("the error stream says %q", got)
+			t.Errorf("the error stream has %q", got)
 		}
 	})
 }
@@ -132,7 +132,7 @@ func TestThePodsLastDataArrivesBeforeTheEnd(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 		if got := rest(t, fault); got != "" {
-			t.Errorf("the error stream says %q", got)
+			t.Errorf("the error stream has %q", got)
 		}
 	})
 }
@@ -141,14 +141,14 @@ func TestARefusedPortIsReportedAndOthersGoOn(t *testing.T) {
 	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, _ <-chan int32) {
 		data, fault := connect(t, conn, "1", 80)
 		if got := rest(t, fault); got != "connection refused by port 80" {
-			t.Errorf("the error stream says %q", got)
+			t.Errorf("the error stream has %q", got)
 		}
 		if got := rest(t, data); got != "" {
-			t.Errorf("and the data %q", got)
+			t.Errorf("the data stream has %q", got)
 		}
 		data, _ = connect(t, conn, "2", 25)
 		if got := rest(t, data); got != "bye" {
-			t.Errorf("the next connection says %q", got)
+			t.Errorf("the next connection has the error %q", got)
 		}
 	})
 }
@@ -164,7 +164,7 @@ func TestAStreamThatIsResetEndsThePodsConnection(t *testing.T) {
 				t.Errorf("port %d ended, want %d", got, port)
 			}
 			if got := rest(t, fault); got != "" {
-				t.Errorf("the error stream of %d says %q", port, got)
+				t.Errorf("the error stream of port %d has %q", port, got)
 			}
 		}
 	})
@@ -214,7 +214,7 @@ func TestStreamsWithoutAPairAreRefused(t *testing.T) {
 		{"a port that is a name", "data", "http", "1"},
 		{"a stream without an id", "data", "7", ""},
 		{"a second stream of one type", "error", "7", "taken"},
-		{"another port than the pair's first stream", "data", "9", "taken"},
+		{"a port that differs from the pair's first stream", "data", "9", "taken"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, conn := forwarders[0].open(t, forwardTo(t, t.Context(), dial))
@@ -224,7 +224,7 @@ func TestStreamsWithoutAPairAreRefused(t *testing.T) {
 				err = s.WaitTimeout(patience)
 			}
 			if !errors.Is(err, spdystream.ErrReset) {
-				t.Errorf("%v, want a reset", err)
+				t.Errorf("read of the stream: %v, want a reset", err)
 			}
 		})
 	}
@@ -241,6 +241,6 @@ func TestConnectionsAreBounded(t *testing.T) {
 		err = s.WaitTimeout(patience)
 	}
 	if err == nil || !strings.Contains(err.Error(), "reset") {
-		t.Errorf("a connection more than %d: %v", maxConnections, err)
+		t.Errorf("connection over the limit of %d: %v", maxConnections, err)
 	}
 }

@@ -50,7 +50,7 @@ func TestAFrameIsOneWriteAndPingsGoBetweenFrames(t *testing.T) {
 		}
 		pause()
 		if len(w.writes) != 0 {
-			t.Fatalf("written within a frame: %v", w.writes)
+			t.Fatalf("written before the frame is complete: %v", w.writes)
 		}
 		_, _ = f.Write(frame[6:])
 		pause()

@@ -91,7 +91,7 @@ func TestOutputsAreSeparateAndTheExitCodeComesLast(t *testing.T) {
 	big := strings.Repeat("0123456789abcdef", 64<<10) // one MiB
 	each(t, Streams{Stdout: true, Stderr: true}, func(_ context.Context, s ask.IO) error {
 		if s.Stdin != nil || s.Resize != nil {
-			return errors.New("there is an input that was not requested")
+			return errors.New("the command has an input that was not requested")
 		}
 		_, _ = io.WriteString(s.Stderr, "oh")
 		_, _ = io.WriteString(s.Stdout, big)
@@ -108,7 +108,7 @@ func TestOutputsAreSeparateAndTheExitCodeComesLast(t *testing.T) {
 		if st.Status != metav1.StatusFailure || st.Reason != "NonZeroExitCode" || len(st.Details.Causes) != 1 ||
 			st.Details.Causes[0].Type != "ExitCode" || st.Details.Causes[0].Message != "3" ||
 			st.Message != "command terminated with exit code 3" {
-			t.Errorf("ended with %+v", st)
+			t.Errorf("the command ended with %+v", st)
 		}
 	})
 }
@@ -161,13 +161,13 @@ func TestInputAndItsEnd(t *testing.T) {
 		if strings.HasPrefix(t.Name(), "TestInputAndItsEnd/v4") { // v4 over a WebSocket has no message for the end of input
 			c.send(corev1.StreamTypeStdin, []byte("\x04"))
 			if got := c.rest(corev1.StreamTypeStdout); got != " YOU\x04" {
-				t.Errorf("answered %q in the end", got)
+				t.Errorf("the command's output is %q", got)
 			}
 		} else if got := c.rest(corev1.StreamTypeStdout); got != " YOU" {
-			t.Errorf("answered %q in the end", got)
+			t.Errorf("the command's output is %q", got)
 		}
 		if st := status(t, c); st.Status != metav1.StatusSuccess {
-			t.Errorf("ended with %+v", st)
+			t.Errorf("the command ended with %+v", st)
 		}
 	})
 }
@@ -191,7 +191,7 @@ func TestUnreadInput(t *testing.T) {
 			t.Errorf("stdout is %q", got)
 		}
 		if st := status(t, c); st.Reason != "NonZeroExitCode" {
-			t.Errorf("ended with %+v", st)
+			t.Errorf("the command ended with %+v", st)
 		}
 	})
 }
@@ -221,7 +221,7 @@ func TestATerminal(t *testing.T) {
 			t.Errorf("sizes %q", got)
 		}
 		if st := status(t, c); st.Status != metav1.StatusSuccess {
-			t.Errorf("ended with %+v", st)
+			t.Errorf("the command ended with %+v", st)
 		}
 	})
 }
@@ -257,7 +257,7 @@ func TestALostClientIsNotTheEndOfInput(t *testing.T) {
 		_ = c.read(corev1.StreamTypeStdout, 2)
 		c.vanish()
 		if err := <-ends; err == nil {
-			t.Error("its input has ended without an error")
+			t.Error("the input of a lost client must end with an error")
 		}
 	})
 }
@@ -279,7 +279,7 @@ func TestTheClientGetsTheShutdown(t *testing.T) {
 			_ = c.read(corev1.StreamTypeStdout, 2)
 			stop()
 			if st := status(t, c); st.Status != metav1.StatusFailure || st.Message != "the hub is shutting down" {
-				t.Errorf("ended with %+v", st)
+				t.Errorf("the command ended with %+v", st)
 			}
 		})
 	}
@@ -338,12 +338,12 @@ func TestOlderForms(t *testing.T) {
 					break
 				}
 				if kind != c.kind {
-					t.Errorf("a message is of kind %d, want %d", kind, c.kind)
+					t.Errorf("a message has type %d, want %d", kind, c.kind)
 				}
 				got = append(got, string(m))
 			}
 			if s := strings.Join(got, "|"); s != c.output {
-				t.Errorf("came %q, want %q", s, c.output)
+				t.Errorf("received %q, want %q", s, c.output)
 			}
 		})
 	}
@@ -419,6 +419,6 @@ func TestHeadersArePartOfAnUpgrade(t *testing.T) {
 	}
 	_ = conn.Close()
 	if answer.Header.Get("Flotilla-Caller") != "kari" || conn.Subprotocol() != "v4.channel.k8s.io" {
-		t.Errorf("the answer says %v", answer.Header)
+		t.Errorf("the upgrade has the headers %v", answer.Header)
 	}
 }

@@ -22,7 +22,7 @@ func TestNegotiate(t *testing.T) {
 		{name: "no header means JSON", media: all, want: Form{Media: MediaJSON}},
 		{name: "anything means JSON", accept: "*/*", media: all, want: Form{Media: MediaJSON}},
 		{name: "protobuf first", accept: "application/vnd.kubernetes.protobuf,application/json", media: all, want: Form{Media: MediaProto}},
-		{name: "protobuf is skipped where there is none", accept: "application/vnd.kubernetes.protobuf,application/json", media: []string{MediaJSON}, want: Form{Media: MediaJSON}},
+		{name: "protobuf is skipped for kinds without it", accept: "application/vnd.kubernetes.protobuf,application/json", media: []string{MediaJSON}, want: Form{Media: MediaJSON}},
 		{name: "a table has no protobuf form", accept: "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json", media: all, want: Form{Media: MediaJSON}},
 		{name: "metadata in protobuf", accept: "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json", media: all, want: Form{Media: MediaProto, As: "PartialObjectMetadata"}},
 		{name: "the quality decides", accept: "application/json;q=0.1, application/yaml;q=0.9", media: all, want: Form{Media: MediaYAML}},

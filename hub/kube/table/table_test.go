@@ -64,7 +64,7 @@ func TestEveryKindLooksAsItsGoldenFile(t *testing.T) {
 		t.Run(string(k), func(t *testing.T) {
 			objs := samples(k)
 			if len(objs) == 0 {
-				t.Fatalf("no sample objects of %s", k)
+				t.Fatalf("sample objects of %s are missing", k)
 			}
 			got := render(For(k, objs, Options{Now: now, LastSeen: seen}))
 			file := filepath.Join("testdata", string(k)+".golden")
@@ -122,11 +122,11 @@ func TestTheObjectOfARow(t *testing.T) {
 		o    Options
 		want string
 	}{
-		{"metadata unless something else is asked for", Options{},
+		{"metadata by default", Options{},
 			`{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"kiosk","namespace":"shop","resourceVersion":"7"}}`},
-		{"metadata when asked for", Options{Include: metav1.IncludeMetadata},
+		{"metadata on request", Options{Include: metav1.IncludeMetadata},
 			`{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"kiosk","namespace":"shop","resourceVersion":"7"}}`},
-		{"nothing when nothing is asked for", Options{Include: metav1.IncludeNone}, `null`},
+		{"nothing on request", Options{Include: metav1.IncludeNone}, `null`},
 		{"the whole object with its kind", Options{Include: metav1.IncludeObject},
 			`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"kiosk","namespace":"shop","resourceVersion":"7"},"spec":{"containers":null},"status":{}}`},
 		{"the whole object as the caller converts it", Options{Include: metav1.IncludeObject,
@@ -147,7 +147,7 @@ func TestTheObjectOfARow(t *testing.T) {
 		})
 	}
 	if pod.Kind != before.Kind {
-		t.Error("the object was changed")
+		t.Error("the stored object must not change")
 	}
 }
 

@@ -112,7 +112,7 @@ func TestASlowWatcherKeepsNoSnapshotForLong(t *testing.T) {
 			began := time.Now()
 			w.run(ctx, &internalversion.ListOptions{})
 			if held := time.Since(began); all != (held == time.Hour) || !all && held > batchTimeout+writeTimeout {
-				t.Errorf("with %s for each 64 KiB the watch lasted %s", took, held)
+				t.Errorf("a client that needs %s for 64 KiB watched for %s", took, held)
 			}
 		})
 	}
@@ -141,7 +141,7 @@ func (f *fleet) watchers(t *testing.T, n int, e *Encodings, forms ...string) (wa
 	return watches
 }
 
-// counts locks the cache, because the cache's timer runs on its own goroutine.
+// counts returns the numbers of encodings made, bytes cached and encodings cached.
 func (f *Encodings) counts() (encodings, bytes, kept int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -161,11 +161,11 @@ func TestAChangeIsEncodedOnceForAllItsWatchers(t *testing.T) {
 		}
 		for _, l := range watches {
 			if l.n != 2 {
-				t.Errorf("a watch got %d changes of two", l.n)
+				t.Errorf("a watch received %d changes, want 2", l.n)
 			}
 		}
 		if n, _, _ := e.counts(); n != 2 {
-			t.Errorf("two changes were encoded %d times", n)
+			t.Errorf("two changes were encoded %d times, want 2", n)
 		}
 	})
 }
@@ -185,20 +185,20 @@ func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
 		synctest.Wait()
 		for _, l := range watches {
 			if l.n != 1000 {
-				t.Fatalf("a watch got %d changes", l.n)
+				t.Fatalf("a watch received %d changes, want 1000", l.n)
 			}
 		}
 		encodings, bytes, _ := e.counts()
 		if encodings > 2001 { // the first row of a table has the columns
-			t.Errorf("1000 changes were encoded %d times in two forms", encodings)
+			t.Errorf("1000 changes in two forms were encoded %d times, want 2001", encodings)
 		}
 		if bytes == 0 {
-			t.Error("the cache is empty at once")
+			t.Error("the cache must keep encodings for a while")
 		}
 		time.Sleep(2 * cacheFor)
 		synctest.Wait()
 		if _, bytes, kept := e.counts(); bytes != 0 || kept != 0 {
-			t.Errorf("%d bytes of %d encodings are cached without watches", bytes, kept)
+			t.Errorf("%d bytes of %d encodings are still cached", bytes, kept)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // The audit records what an update of a node or a workload did.
-func TestTheAuditSaysWhatAnUpdateDid(t *testing.T) {
+func TestTheAuditDescribesAnUpdate(t *testing.T) {
 	node := func(cordoned, drains bool) state.Object {
 		n := &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: cordoned}}
 		if drains {
@@ -30,7 +30,7 @@ func TestTheAuditSaysWhatAnUpdateDid(t *testing.T) {
 		{&corev1.Pod{}, &corev1.Pod{}, ""},
 	} {
 		if got := changed(c.live, c.next); got != c.want {
-			t.Errorf("%+v to %+v is %q, want %q", c.live, c.next, got, c.want)
+			t.Errorf("change from %+v to %+v: %q, want %q", c.live, c.next, got, c.want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // Each limit of a patch has its own error. A patch below all limits is applied.
-func TestEachBoundOfAPatch(t *testing.T) {
+func TestEachLimitOfAPatchHasItsError(t *testing.T) {
 	object := func(n int) []byte {
 		return []byte(`{"metadata":{"name":"a","annotations":{"x":"` + strings.Repeat("x", n) + `"}}}`)
 	}
