@@ -66,8 +66,8 @@ func (q Timeouts) For(site *fleet.Site) Timeouts {
 	return q
 }
 
-// Deadline returns the moment after which a node that was last seen at seen is not alive. It alone
-// defines "alive", for node health and for whether another device may take the node's place.
+// Deadline returns the moment after which a node that was last seen at seen is not alive. Node
+// health uses it, and the check whether another device may take the node's place.
 func (q Timeouts) Deadline(s Snapshot, n *corev1.Node, seen time.Time) time.Time {
 	site, rec := s.Site(SiteOf(n)), s.Record(n.Name)
 	q = q.For(site)
@@ -94,8 +94,8 @@ func (q Timeouts) grace(site *fleet.Site, rec *Record) time.Duration {
 	return q.Grace
 }
 
-// GraceChanges returns the site or node whose grace period a change alters. A node that moves to
-// another site is not covered.
+// GraceChanges returns the site or node whose grace period a change alters. It does not cover a
+// node that moves to another site.
 func GraceChanges(c Applied) []Subject {
 	switch c.Key.Kind {
 	case Sites:
@@ -122,8 +122,8 @@ func sameDuration(a, b *metav1.Duration) bool {
 	return a.Duration == b.Duration
 }
 
-// UnseenUntil returns until when a live node may be unseen because the hub has just started or
-// stood still. Zero: the node is newer than that.
+// UnseenUntil returns until when a live node may not have been seen yet, because the hub has just
+// started or was suspended. It is zero for a node that was created after that.
 func (q Timeouts) UnseenUntil(s Snapshot, n *corev1.Node) time.Time {
 	listening := s.Listening()
 	if !n.CreationTimestamp.Time.Before(listening) {
@@ -133,25 +133,25 @@ func (q Timeouts) UnseenUntil(s Snapshot, n *corev1.Node) time.Time {
 	return listening.Add(q.For(site).grace(site, s.Record(n.Name)))
 }
 
-// HasReported tells whether a device has ever reported as the node. Conditions that somebody wrote
-// into a node by hand do not count.
+// HasReported tells whether a device has ever reported as the node. Conditions that a user wrote
+// into the node do not count.
 func HasReported(s Snapshot, n *corev1.Node) bool { return reported(n, s.Record(n.Name)) }
 
 func reported(n *corev1.Node, rec *Record) bool { return hasBooted(rec) && ReadyOf(n) != "" }
 
-// hasBooted tells whether a device has ever reported for the record.
+// hasBooted tells whether the record has a boot id, that is, whether a device has ever reported.
 func hasBooted(rec *Record) bool { return rec != nil && (rec.Boot != "" || len(rec.PastBoots) > 0) }
 
 // An Outage is stored on a Node while it is not ready. It holds what conditions and taints cannot:
 // milliseconds, and taints that have been replaced.
 type Outage struct {
-	// when Ready left True, in milliseconds; it sets the order of eviction
+	// Since is when Ready changed from True, in milliseconds. It sets the order of eviction.
 	Since        metav1.MicroTime `json:"since"`
 	TaintPeriods []TaintPeriod    `json:"spells,omitempty"` // earlier NoExecute taints of this outage, oldest first
 }
 
-// A TaintPeriod is a time in which a node had one of the lifecycle's NoExecute taints. A deadline
-// that started in it stays, unless the pod tolerates the next taint for ever.
+// A TaintPeriod is a time in which a node had one of the lifecycle's NoExecute taints. An eviction
+// deadline that started in a period stays, unless the pod tolerates the next taint forever.
 type TaintPeriod struct {
 	Key  string      `json:"key"`
 	From metav1.Time `json:"from"` // the taint's TimeAdded
@@ -164,7 +164,7 @@ const AwaitsProfile = "flotilla.dev/awaits-profile"
 
 const (
 	annotationOutage = "flotilla.dev/outage"
-	maxTaintPeriods  = 8 // the oldest periods, whose deadlines stand, and the newest one
+	maxTaintPeriods  = 8 // the oldest periods, whose deadlines still apply, and the newest one
 )
 
 // OutageOf returns the outage of a node, nil if it has none or cannot be parsed.
@@ -185,8 +185,9 @@ func OutageOf(n *corev1.Node) *Outage {
 	return &o
 }
 
-// An outage without taint periods is read and written without encoding/json, in the same form. Most
-// outages are such, and after a night without network each node has one at the hub's start.
+// An outage without taint periods is encoded without encoding/json, in the same form, for speed.
+// Most outages have none, and after a night without network each node has an outage when the hub
+// starts.
 const (
 	bareBegins, bareEnds = `{"since":"`, `"}`
 	bareLayout           = "2006-01-02T15:04:05.000000Z" // metav1.RFC3339Micro in UTC
@@ -203,7 +204,7 @@ func parseBare(text string) (since metav1.MicroTime, ok bool) {
 	return metav1.NewMicroTime(t.Local()), err == nil
 }
 
-// HasOutage tells whether a node stores exactly this outage; nil: none.
+// HasOutage tells whether a node stores exactly this outage; nil means no outage.
 func HasOutage(n *corev1.Node, o *Outage) bool {
 	text, had := n.Annotations[annotationOutage]
 	return had == (o != nil) && (!had || text == o.String())

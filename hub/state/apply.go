@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Apply returns the snapshot after the changes, and what each of them did. It does not alter s.
+// Apply returns the snapshot after the changes, and the effect of each change. It does not alter s.
 // Each change gets the next revision, and a new object gets a uid. Removing a missing object does
 // nothing.
 func Apply(s Snapshot, changes []Change) (Snapshot, []Applied) {
@@ -59,10 +59,10 @@ func Load(s Snapshot, objects []Object, revision uint64) Snapshot {
 	return l.Loaded(revision)
 }
 
-// A Loader does what Load does, for objects that arrive in batches.
+// A Loader is Load for objects that arrive in batches.
 type Loader struct {
 	t    txn
-	uids [][]uidLocation // of objects that are not yet in the index of uids, in order of arrival
+	uids [][]uidLocation // batches of objects that are not yet in the index of uids, in order of arrival
 }
 
 // A uidLocation is an object's uid and location.
@@ -74,15 +74,15 @@ type uidLocation struct {
 // Loading returns a Loader that starts from a snapshot, which it does not alter.
 func Loading(s Snapshot) *Loader { return &Loader{t: txn{Snapshot: s}} }
 
-// Add adds objects; a later object replaces an earlier one with its key. Objects in key order are
-// appended without a search.
+// Add adds objects. A later object replaces an earlier one with the same key. Objects in key order
+// are appended without a search.
 func (l *Loader) Add(objects []Object) {
 	l.uids = append(l.uids, make([]uidLocation, 0, len(objects)))
 	last := len(l.uids) - 1
 	for _, o := range objects {
 		kind, at := KindOf(o), path(o.GetNamespace(), o.GetName())
 		old, _ := l.t.table(kind).Load(at, o)
-		if old != nil { // its uid may leave the index
+		if old != nil { // the index may hold the replaced object's uid
 			l.indexUIDs()
 			l.uids, last = [][]uidLocation{nil}, 0
 			l.t.swapUID(old, o, location{kind, at})
@@ -93,7 +93,7 @@ func (l *Loader) Add(objects []Object) {
 	}
 }
 
-// indexUIDs adds the collected uids to their index in order: sorting them takes a fraction of
+// indexUIDs adds the collected uids to their index in order. Sorting them first costs a fraction of
 // inserting them at random places.
 func (l *Loader) indexUIDs() {
 	uids := slices.Concat(l.uids...)
@@ -127,8 +127,8 @@ func (l *Loader) Loaded(revision uint64) Snapshot {
 }
 
 // uid derives a uid from the hub's identity, a revision and the object's name, so that deciders
-// stay deterministic. The name is included because a hub whose disk was reset to an older image
-// repeats revisions, and a device must not take the new pod for the old one.
+// stay deterministic. A hub whose disk was reset to an older image repeats revisions; the name then
+// keeps a device from taking a new pod for an old one.
 func (s Snapshot) uid(rev uint64, k Key) types.UID {
 	return uidOf(s.Salt, strconv.FormatUint(rev, 10), string(k.Kind), k.Namespace, k.Name)
 }
@@ -139,8 +139,8 @@ func uidOf(words ...string) types.UID {
 	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", h[0:4], h[4:6], h[6:8], h[8:10], h[10:16]))
 }
 
-// Follow returns the snapshot with what another hub has done: objects with their revisions and
-// uids, and deleted keys. Changes in between are not known.
+// Follow returns the snapshot with another hub's changes: objects with their revisions and uids,
+// and deleted keys. It does not know the changes in between.
 func (s Snapshot) Follow(objects []Object, gone []Key, revision uint64) Snapshot {
 	t := txn{Snapshot: s}
 	for _, key := range gone {

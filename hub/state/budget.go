@@ -14,13 +14,13 @@ import (
 )
 
 // DisruptedFor is how long an allowed eviction counts while its pod has not begun to stop. After
-// that the eviction has failed.
+// that the eviction counts as failed.
 const DisruptedFor = 2 * time.Minute
 
 // A BudgetCount is the state of a PodDisruptionBudget at one moment.
 type BudgetCount struct {
 	Expected int32 // pods that should exist
-	Desired  int32 // of them, how many must be healthy
+	Desired  int32 // how many of the expected pods must be healthy
 	Healthy  int32 // healthy pods
 	Allowed  int32 // pods that may be disrupted now
 	// Unknown names a pod whose workload cannot be found. Then the expected count is unknown and no
@@ -89,8 +89,8 @@ func CountBudget(s Snapshot, b *policyv1.PodDisruptionBudget, now time.Time) (c 
 	return c
 }
 
-// scaleOf returns the workload that sets the replicas for a controller, and their number; "": it
-// cannot be found.
+// scaleOf returns the workload that sets the replicas for a controller, and their number. The uid
+// is "" if the workload cannot be found.
 func scaleOf(s Snapshot, controller types.UID) (types.UID, int32) {
 	z := ScaleOf(s.ByUID(controller))
 	if z.Of != "" {
@@ -105,9 +105,9 @@ func scaleOf(s Snapshot, controller types.UID) (types.UID, int32) {
 	return z.UID, z.Pods
 }
 
-// A Scale is what budgets need to know of a workload.
+// A Scale is the part of a workload that budgets need.
 type Scale struct {
-	UID, Of types.UID // Of is the Deployment that sets a ReplicaSet's replicas
+	UID, Of types.UID // Of is the Deployment that sets the replicas of a ReplicaSet
 	Pods    int32     // wanted replicas
 }
 
@@ -128,7 +128,7 @@ func ScaleOf(o Object) Scale {
 	return Scale{}
 }
 
-// share returns a number, or a percentage of whole, rounded up.
+// share returns v as a number. A percentage is of whole, rounded up.
 func share(v *intstr.IntOrString, whole int32) int32 {
 	n, err := intstr.GetScaledValueFromIntOrPercent(v, int(whole), true)
 	if err != nil {
@@ -147,8 +147,8 @@ func BudgetsOf(s Snapshot, pod *corev1.Pod) (all []*policyv1.PodDisruptionBudget
 	return all
 }
 
-// MayEvict tells whether a budget lets a pod be evicted. A pod that is not ready may go if the
-// policy says so, or if enough pods are healthy without it.
+// MayEvict tells whether a budget allows the eviction of a pod. A pod that is not ready may be
+// evicted if the policy says so, or if enough other pods are healthy.
 func (c BudgetCount) MayEvict(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	if ready := PodCondition(pod, corev1.PodReady); ready == nil || ready.Status != corev1.ConditionTrue {
 		if p := b.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow ||
@@ -179,12 +179,12 @@ func Selects(sel *metav1.LabelSelector, l map[string]string) bool {
 // An EvictionRefusal says why a pod may not be evicted now.
 type EvictionRefusal struct {
 	Several bool        // more than one budget selects the pod, which evictions do not support
-	Budget  string      // the budget that does not allow it
+	Budget  string      // the budget that forbids the eviction
 	Count   BudgetCount // the state of that budget
 }
 
 // RefusalFor returns why a pod may not be evicted now, nil if it may. A pod that has not started,
-// has ended or is being deleted may always go.
+// has ended or is being deleted may always be evicted.
 func RefusalFor(s Snapshot, p *corev1.Pod, now time.Time) *EvictionRefusal {
 	return NewEvictionRefusals(s, now).For(p)
 }
@@ -236,7 +236,7 @@ func (h *EvictionRefusal) String() string {
 		h.Count.Healthy)
 }
 
-// RefusalText is RefusalFor as a sentence, "" if the pod may go.
+// RefusalText is RefusalFor as a sentence; "" if the pod may be evicted.
 func RefusalText(s Snapshot, p *corev1.Pod, now time.Time) string {
 	return RefusalFor(s, p, now).String()
 }

@@ -15,7 +15,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// TestCountBudget has the cases of kube-controller-manager's disruption controller, and a rollout.
+// TestCountBudget has the cases of kube-controller-manager's disruption controller, and a rollout
+// in progress.
 func TestCountBudget(t *testing.T) {
 	app := map[string]string{"app": "kiosk"}
 	meta := func(name string, owner types.UID, kind string) metav1.ObjectMeta {
@@ -71,7 +72,7 @@ func TestCountBudget(t *testing.T) {
 		spec                                policyv1.PodDisruptionBudgetSpec
 		fleet                               []state.Object
 		expected, desired, healthy, allowed int32
-		ready, unready                      bool // whether a ready, or an unready, pod may be evicted
+		ready, unready                      bool // whether a ready pod, and an unready pod, may be evicted
 	}{
 		{
 			"in the middle of a rollout two replica sets of one deployment are one workload", most("1"), rollout, 4, 3, 3, 0,
@@ -165,7 +166,7 @@ func TestCountBudget(t *testing.T) {
 			tt.spec.Selector = &metav1.LabelSelector{MatchLabels: app}
 			b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b"}, Spec: tt.spec}
 			c := state.CountBudget(s, b, now)
-			if c.Unknown != "" { // the counts have no meaning then
+			if c.Unknown != "" { // the counts have no meaning if a workload is unknown
 				c.Expected, c.Desired = 0, 0
 			}
 			if c.Expected != tt.expected || c.Desired != tt.desired || c.Healthy != tt.healthy || c.Allowed != tt.allowed {

@@ -20,8 +20,8 @@ const (
 	VolumeProtection = "kubernetes.io/pv-protection"  // a finalizer, removed once no claim has the volume
 	DataProtection   = "flotilla.dev/local-data"      // a finalizer, removed once the device reports that the data is gone
 
-	// MadeAnnotation is on a volume whose directory has existed on the device. Such a directory is
-	// never created again: it would be empty where there was data.
+	// MadeAnnotation marks a volume whose directory has existed on the device. Such a directory is
+	// never created again, because the new one would be empty.
 	MadeAnnotation = "flotilla.dev/made"
 
 	DefaultClassAnnotation = "storageclass.kubernetes.io/is-default-class"
@@ -60,7 +60,7 @@ func (s Snapshot) PodsUsingClaim(namespace, claim string) iter.Seq[*corev1.Pod] 
 
 // VolumesOn walks the persistent volumes of a node.
 func (s Snapshot) VolumesOn(node string) iter.Seq[*corev1.PersistentVolume] {
-	on, volumes := s.volumesOn, s.tables[Volumes.index()] // not all of s
+	on, volumes := s.volumesOn, s.tables[Volumes.index()] // the closure does not capture all of s
 	return func(yield func(*corev1.PersistentVolume) bool) {
 		for name := range namesUnder(on, node) {
 			o, _ := volumes.Get(path("", name))
@@ -102,7 +102,7 @@ func NodeOfVolume(v *corev1.PersistentVolume) string {
 	return ""
 }
 
-// ClaimHasVolume tells whether a volume belongs to exactly this claim.
+// ClaimHasVolume tells whether a volume is bound to exactly this claim.
 func ClaimHasVolume(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
 	return c != nil && v != nil && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == c.UID && c.Spec.VolumeName == v.Name
 }
@@ -118,7 +118,7 @@ func VolumeOf(s Snapshot, c *corev1.PersistentVolumeClaim) *corev1.PersistentVol
 	return nil
 }
 
-// FirstConsumer returns a placed pod whose node gets the volume of an unbound claim, nil if there
+// FirstConsumer returns a placed pod on whose node an unbound claim gets its volume, nil if there
 // is none.
 func FirstConsumer(s Snapshot, c *corev1.PersistentVolumeClaim) *corev1.Pod {
 	for p := range s.PodsUsingClaim(c.Namespace, c.Name) {
@@ -129,7 +129,8 @@ func FirstConsumer(s Snapshot, c *corev1.PersistentVolumeClaim) *corev1.Pod {
 	return nil
 }
 
-// IsLocal tells whether an unbound claim gets a volume as soon as a pod that uses it is placed.
+// IsLocal tells whether an unbound claim gets a volume as soon as a pod that uses the claim is
+// placed.
 func IsLocal(s Snapshot, c *corev1.PersistentVolumeClaim) bool {
 	if c.Spec.StorageClassName == nil || c.Spec.VolumeName != "" {
 		return false
@@ -139,8 +140,8 @@ func IsLocal(s Snapshot, c *corev1.PersistentVolumeClaim) bool {
 }
 
 // MustRemoveData tells whether a device must remove a volume's data: the volume is being deleted
-// with its data, no claim has it and no pod uses it. Nothing else makes a device remove data.
-// Volumes that the hub does not know are never mentioned, so their data stays.
+// with its data, it has no claim and no pod uses it. There is no other reason to remove data. A
+// volume that the hub does not know is never published, so its data stays.
 func MustRemoveData(v *corev1.PersistentVolume) bool {
 	return v.DeletionTimestamp != nil && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
 		slices.Contains(v.Finalizers, DataProtection) && !slices.Contains(v.Finalizers, VolumeProtection)

@@ -14,7 +14,7 @@ import (
 
 const (
 	// DrainAnnotation requests the drain of a node: "true", or JSON with the options of kubectl
-	// drain. The hub removes it when the drain has ended; a user who removes it stops the drain.
+	// drain. The hub removes it at the end of the drain. A user who removes it stops the drain.
 	DrainAnnotation = "flotilla.dev/drain"
 	// DrainStatusAnnotation holds a DrainStatus: the drain's progress or result. It is removed when
 	// the node is uncordoned.
@@ -22,11 +22,11 @@ const (
 )
 
 const (
-	// DrainTimeout is the default time after which a drain is given up.
+	// DrainTimeout is the default time after which the hub gives up a drain.
 	DrainTimeout = 15 * time.Minute
 	// MaxDrainTimeout is the longest timeout that an order may set.
 	MaxDrainTimeout = 24 * time.Hour
-	// MaxDrainHeld is how many remaining pods of a node a status names.
+	// MaxDrainHeld limits how many of a node's remaining pods a status names.
 	MaxDrainHeld = 20
 
 	maxDrainBytes = 4 << 10
@@ -76,7 +76,7 @@ func (o DrainOrder) String() string {
 	return string(raw)
 }
 
-// Limit returns after how long the drain is given up.
+// Limit returns the time after which the hub gives up the drain.
 func (o DrainOrder) Limit() time.Duration {
 	if t, err := time.ParseDuration(o.Timeout); err == nil {
 		return t
@@ -84,7 +84,8 @@ func (o DrainOrder) Limit() time.Duration {
 	return DrainTimeout
 }
 
-// DaemonPodsStay tells whether pods of daemon sets stay, as they would be recreated at once.
+// DaemonPodsStay tells whether pods of daemon sets stay; after an eviction they would be recreated
+// at once.
 func (o DrainOrder) DaemonPodsStay() bool { return o.IgnoreDaemonSets == nil || *o.IgnoreDaemonSets }
 
 // A DrainState is the state of a drain.
@@ -96,7 +97,7 @@ const (
 	Drained       DrainState = "Drained"      // every pod that had to leave has left
 	DrainBlocked  DrainState = "PodsStay"     // the order does not cover the remaining pods
 	DrainTimedOut DrainState = "TimedOut"     // the timeout passed
-	DrainStopped  DrainState = "Stopped"      // somebody removed the order
+	DrainStopped  DrainState = "Stopped"      // a user removed the order
 	DrainInvalid  DrainState = "InvalidOrder" // the annotation cannot be parsed
 )
 
@@ -108,16 +109,16 @@ type DrainStatus struct {
 	Until time.Time   `json:"until"`          // the moment of the timeout
 	Ended time.Time   `json:"ended,omitzero"` // zero: the drain is running
 	Pods  int         `json:"pods"`           // number of pods that had to leave
-	Left  int         `json:"left"`           // of them, the remaining ones
+	Left  int         `json:"left"`           // how many of these pods remain
 	Held  []DrainHeld `json:"held,omitempty"` // the first pods that cannot leave
-	Why   string      `json:"why,omitempty"`  // why it ended
+	Why   string      `json:"why,omitempty"`  // why the drain ended
 }
 
 // A DrainHeld is a pod that cannot leave, and why.
 type DrainHeld struct {
 	Pod   string `json:"pod"` // namespace/name
 	Why   string `json:"why"`
-	Stays bool   `json:"stays,omitempty"` // it can never leave: the order does not cover it
+	Stays bool   `json:"stays,omitempty"` // the order does not cover the pod, so it never leaves
 }
 
 // DrainStatusOf returns the drain status of a node, nil if it is missing or invalid.

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// protoMagic begins an object in Kubernetes' protobuf encoding, which wraps it in a
-// runtime.Unknown.
+// protoMagic is the prefix of Kubernetes' protobuf encoding, in which a runtime.Unknown wraps the
+// object.
 var protoMagic = []byte("k8s\x00")
 
 // InProto tells whether an encoded object is protobuf; otherwise it is JSON.

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// LastOccurred returns when an event occurred last. Clients set these times; times in the future
+// LastOccurred returns when an event occurred last. Clients set these times, so times in the future
 // are ignored.
 func LastOccurred(e *corev1.Event, now time.Time) time.Time {
 	at, times := e.CreationTimestamp.Time, [...]time.Time{e.EventTime.Time, e.LastTimestamp.Time, {}}

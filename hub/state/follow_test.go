@@ -13,9 +13,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// TestFollowReachesTheOtherHubsState compares a snapshot that follows another hub with that hub's own,
-// after any number of changes.
-func TestFollowReachesTheOtherHubsState(t *testing.T) {
+// TestAFollowingSnapshotEqualsTheLeaders compares a snapshot that follows another hub with the other
+// hub's snapshot, after any number of changes.
+func TestAFollowingSnapshotEqualsTheLeaders(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	leads := state.Empty("salt", time.Unix(0, 0))
 	follows := leads
@@ -56,7 +56,7 @@ func TestFollowReachesTheOtherHubsState(t *testing.T) {
 		}
 		follows = follows.Follow(objects, gone, leads.Revision)
 		if follows.Revision != leads.Revision || follows.Len(state.Pods) != leads.Len(state.Pods) {
-			t.Fatalf("revision %d with %d pods, want %d with %d", follows.Revision, follows.Len(state.Pods), leads.Revision,
+			t.Fatalf("the follower has revision %d and %d pods, want %d and %d", follows.Revision, follows.Len(state.Pods), leads.Revision,
 				leads.Len(state.Pods))
 		}
 		for o := range leads.All(state.Pods, "") {
@@ -80,6 +80,6 @@ func TestFollowReachesTheOtherHubsState(t *testing.T) {
 		}
 	}
 	if again == 0 {
-		t.Error("no object was deleted and recreated: the test is too weak")
+		t.Error("no object was deleted and recreated: change the seed")
 	}
 }

@@ -38,7 +38,7 @@ func writable[V any](p **table[V], done *bool) *table[V] {
 }
 
 // swap replaces old by next in its table and in every index; either may be nil. An index entry that
-// does not change is not written, so a node's report costs one write however many indexes exist.
+// does not change is not written, so a device's report costs one write however many indexes exist.
 func (t *txn) swap(old, next Object) {
 	o := next
 	if next == nil {
@@ -54,7 +54,7 @@ func (t *txn) swap(old, next Object) {
 	t.reindex(kind, at, old, next)
 }
 
-// reindex updates every index but that of uids after a change of the table.
+// reindex updates every index except the index of uids after a change of the table.
 func (t *txn) reindex(kind Kind, at string, old, next Object) {
 	o := next
 	if next == nil {
@@ -101,7 +101,7 @@ func (t *txn) reindex(kind Kind, at string, old, next Object) {
 	}
 }
 
-// A location is the place of an object: its table and its path there.
+// A location is where an object is stored: its table and its path there.
 type location struct {
 	kind Kind
 	path string
@@ -143,7 +143,7 @@ func (t *txn) swapOwners(old, next Object, at string) {
 	}
 }
 
-// podFacts returns what the indexes need to know of a pod.
+// podFacts returns the fields of a pod on which the indexes depend.
 func podFacts(p *corev1.Pod) (node string, live, repels, leans bool) {
 	if p == nil {
 		return "", false, false, false
@@ -285,7 +285,7 @@ func (t *txn) swapRecord(old, next *Record, node string) {
 	t.count(is, 1)
 }
 
-// set adds or removes one entry of an index, if there is one.
+// set adds (in) or removes one entry of an index. Without there it does nothing.
 func set(t *table[struct{}], first, name string, there, in bool) {
 	switch {
 	case !there:
@@ -299,7 +299,7 @@ func set(t *table[struct{}], first, name string, there, in bool) {
 // A siteEntry is what the indexes of sites store of a node.
 type siteEntry struct {
 	name, site string
-	waits      string // site and moment of failure; "": it does not wait for its taint
+	waits      string // site and moment of failure; "": the node does not wait for a taint
 	count      SiteCount
 }
 
@@ -332,7 +332,7 @@ func (t *txn) count(v siteEntry, sign int) {
 	}
 }
 
-// swapBlocks updates the index of address blocks and that of nodes without one.
+// swapBlocks updates the index of address blocks and the index of nodes without a block.
 func (t *txn) swapBlocks(old, next *corev1.Node) {
 	if old != nil && next != nil && old.Spec.PodCIDR == next.Spec.PodCIDR &&
 		slices.Equal(old.Spec.PodCIDRs, next.Spec.PodCIDRs) &&

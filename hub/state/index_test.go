@@ -30,11 +30,11 @@ func FuzzIndexes(f *testing.F) {
 			before := full(s)
 			next, _ := state.Apply(s, []state.Change{anything(r)})
 			if again := full(s); again != before {
-				t.Fatalf("the old snapshot has changed:\n%s\nwas\n%s", again, before)
+				t.Fatalf("Apply has changed the old snapshot to\n%s\nit was\n%s", again, before)
 			}
 			s = next
 			if got, want := indexed(s), full(s); got != want {
-				t.Fatalf("the indexes say\n%s\nand the tables\n%s", got, want)
+				t.Fatalf("the indexes have\n%s\nbut the tables have\n%s", got, want)
 			}
 		}
 		var objects []state.Object
@@ -42,25 +42,25 @@ func FuzzIndexes(f *testing.F) {
 			objects = slices.AppendSeq(objects, s.All(k, ""))
 		}
 		if got := indexed(state.Load(state.Empty("x", noon), objects, s.Revision)); got != full(s) {
-			t.Fatalf("loaded anew it says\n%s\nand not\n%s", got, full(s))
+			t.Fatalf("the loaded snapshot has\n%s\nwant\n%s", got, full(s))
 		}
 		empty := state.Empty("x", noon)
 		l := state.Loading(empty)
-		for range 2 { // in any order, in batches, and once more as replacements
+		for range 2 { // in any order, in batches, and a second time as replacements
 			r.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
 			l.Add(objects[:len(objects)/2])
 			l.Add(objects[len(objects)/2:])
 		}
 		if got := indexed(l.Loaded(s.Revision)); got != full(s) {
-			t.Fatalf("loaded out of order it says\n%s\nand not\n%s", got, full(s))
+			t.Fatalf("the snapshot loaded out of order has\n%s\nwant\n%s", got, full(s))
 		}
 		if got := full(empty); got != full(state.Empty("x", noon)) {
-			t.Fatalf("the original snapshot has changed:\n%s", got)
+			t.Fatalf("the Loader has changed the original snapshot to\n%s", got)
 		}
 	})
 }
 
-// indexed returns a text of the fleet from its indexes.
+// indexed describes the fleet from the snapshot's indexes.
 func indexed(s state.Snapshot) string {
 	w := &words{}
 	for i := range s.Len(state.Nodes) {
@@ -127,7 +127,7 @@ func indexed(s state.Snapshot) string {
 	return w.String()
 }
 
-// full returns the same text from the tables.
+// full describes the fleet in the same form from the snapshot's tables.
 func full(s state.Snapshot) string {
 	w := &words{}
 	usage, counts := map[string]*state.Usage{}, map[string]state.SiteCount{}
@@ -182,8 +182,8 @@ func full(s state.Snapshot) string {
 		c := counts[site]
 		c.Nodes++
 		rec := s.Record(n.Name)
-		switch heard := rec != nil && rec.Boot != ""; {
-		case !heard: // whatever its status says
+		switch reported := rec != nil && rec.Boot != ""; {
+		case !reported: // whatever its Ready condition is
 			c.NeverSeen++
 		case state.ReadyOf(n) == corev1.ConditionTrue:
 			c.Ready++
@@ -224,7 +224,7 @@ func full(s state.Snapshot) string {
 	return w.String()
 }
 
-// words count facts; their text is sorted.
+// words counts facts by their text.
 type words map[string]int
 
 func (w *words) say(words ...any) {
@@ -321,8 +321,7 @@ func anything(r *rand.Rand) state.Change {
 	return state.Put(p, "")
 }
 
-// Deciders rely on the order of waiting nodes and of nodes without a block.
-func TestWaitingNodesAreInOrder(t *testing.T) {
+func TestNodesAreInOrderOfFailureAndAge(t *testing.T) {
 	s := state.Empty("x", noon)
 	for i, name := range []string{"c", "a", "b"} {
 		at := metav1.NewTime(noon.Add(-time.Duration(i) * time.Millisecond))
@@ -332,13 +331,13 @@ func TestWaitingNodesAreInOrder(t *testing.T) {
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, LastTransitionTime: failed}}},
 		}, "")})
 	}
-	for rule, walk := range map[string]func(func(*corev1.Node) bool){"the first to fail": s.Waiting(state.DefaultSite), "the oldest": s.WithoutBlock()} {
+	for name, walk := range map[string]func(func(*corev1.Node) bool){"Waiting": s.Waiting(state.DefaultSite), "WithoutBlock": s.WithoutBlock()} {
 		var got string
 		for n := range walk {
 			got += n.Name
 		}
 		if got != "bac" {
-			t.Errorf("%s comes first: %s", rule, got)
+			t.Errorf("the order of %s is %s, want bac", name, got)
 		}
 	}
 }

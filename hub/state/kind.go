@@ -33,7 +33,7 @@ import (
 // A Kind is the plural name of a kind, as in API paths.
 type Kind string
 
-// The kinds that rules name. All other facts about a kind are in its row.
+// The kinds that rules name. All other facts about a kind are in its Row.
 const (
 	ConfigMaps           Kind = "configmaps"
 	ControllerRevisions  Kind = "controllerrevisions"
@@ -92,7 +92,7 @@ func (k Kind) Namespaced() bool {
 	return r == nil || r.Namespaced
 }
 
-// Served tells whether the API serves the kind. The others are internal to the hub.
+// Served tells whether the API serves the kind. All other kinds are internal to the hub.
 func (k Kind) Served() bool {
 	r := k.Row()
 	return r == nil || r.Group != nil
@@ -212,8 +212,8 @@ var groups = []*Group{
 // Groups returns every served version of a group.
 func Groups() []*Group { return groups }
 
-// Kinds that the API serves but does not store. Those with Absent are served as empty lists:
-// kubectl and other tools list them often, and fail on a 404.
+// Kinds that the API serves but does not store. A kind with Absent is served as an empty list:
+// kubectl and other tools list it often, and fail on a 404.
 var notStored = [...]Row{
 	{Kind: "ingresses", Group: &networking, Name: "Ingress", Namespaced: true, Short: []string{"ing"}, Verbs: readOnly,
 		Viewer: readOnly,

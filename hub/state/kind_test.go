@@ -9,13 +9,12 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A new kind needs a complete row. This test finds missing and contradicting fields.
 func TestEveryRowIsComplete(t *testing.T) {
 	names := map[string]bool{}
 	for _, k := range state.Kinds() {
 		r := k.Row()
 		if r.Kind != k || r.New == nil {
-			t.Fatalf("%s: the row belongs to %s, or New returns nothing", k, r.Kind)
+			t.Fatalf("%s: the row is of %s, or has no New", k, r.Kind)
 		}
 		o := r.New()
 		if r.Group == nil {
@@ -29,14 +28,14 @@ func TestEveryRowIsComplete(t *testing.T) {
 		}
 		names[r.Name] = true
 		if state.KindNamed(r.Name) != k {
-			t.Errorf("a reference to a %s does not mean %s", r.Name, k)
+			t.Errorf("KindNamed(%q) is not %s", r.Name, k)
 		}
 		if (r.Group.AddToScheme == nil) != (r.List != nil) {
-			t.Errorf("%s: neither the group's scheme nor the row has its list type", k)
+			t.Errorf("%s: exactly one of the group's AddToScheme and the row's List must be set", k)
 		}
 		hasStatus := slices.ContainsFunc(r.Subs, func(s state.Sub) bool { return s.Name == "status" })
 		if hasStatus != (r.Status != nil) {
-			t.Errorf("%s: it has a status subresource: %v; it has a Status function: %v", k, hasStatus, r.Status != nil)
+			t.Errorf("%s: has a status subresource: %v, but a Status function: %v", k, hasStatus, r.Status != nil)
 		}
 		if r.Status != nil {
 			r.Status(o, nil)
@@ -50,7 +49,7 @@ func TestEveryRowIsComplete(t *testing.T) {
 		}
 		if r.Template != nil && (r.Template(o) == nil || state.PodSpecOf(o) == nil) ||
 			r.Pod != nil && r.Pod(o) != state.PodSpecOf(o) {
-			t.Errorf("%s: its pod spec is not found", k)
+			t.Errorf("%s: PodSpecOf does not return the pod spec", k)
 		}
 		for name, field := range r.Fields {
 			if field(o) != "" && name != "spec.unschedulable" && name != "spec.hostNetwork" && name != "status.successful" &&
@@ -61,18 +60,17 @@ func TestEveryRowIsComplete(t *testing.T) {
 	}
 }
 
-// Every verb of a role must be served: a right to nothing is a mistake.
-func TestEveryVerbOfARoleIsServed(t *testing.T) {
+func TestTheAPIServesEveryVerbOfARole(t *testing.T) {
 	for _, r := range state.Served() {
 		for _, v := range slices.Concat(r.Viewer, r.Operator) {
 			if !slices.Contains(r.Verbs, v) && !(r.Kind == state.Namespaces && v == "deletecollection") {
-				t.Errorf("%s: a role may %s it, which is not served", r.Kind, v)
+				t.Errorf("%s: a role has the verb %s, which is not served", r.Kind, v)
 			}
 		}
 		for _, s := range r.Subs {
 			for _, v := range slices.Concat(s.Viewer, s.Operator) {
 				if !slices.Contains(s.Verbs, v) {
-					t.Errorf("%s/%s: a role may %s it, which is not served", r.Kind, s.Name, v)
+					t.Errorf("%s/%s: a role has the verb %s, which is not served", r.Kind, s.Name, v)
 				}
 			}
 		}

@@ -15,7 +15,7 @@ import (
 // HasBlock tells whether a node has a pod CIDR.
 func HasBlock(n *corev1.Node) bool { return n.Spec.PodCIDR != "" || len(n.Spec.PodCIDRs) > 0 }
 
-// BlocksOf returns the pod CIDRs of a node without the invalid ones.
+// BlocksOf returns the valid pod CIDRs of a node.
 func BlocksOf(n *corev1.Node) (blocks []netip.Prefix) {
 	all := n.Spec.PodCIDRs
 	if len(all) == 0 && n.Spec.PodCIDR != "" {
@@ -29,8 +29,8 @@ func BlocksOf(n *corev1.Node) (blocks []netip.Prefix) {
 	return blocks
 }
 
-// blockKey sorts blocks by family, size and address. Blocks of one size cannot overlap and are
-// neighbours.
+// blockKey sorts blocks by family, size and address. Blocks of the same size cannot overlap and are
+// consecutive in the index.
 func blockKey(p netip.Prefix) string {
 	b := p.Addr().AsSlice()
 	return string([]byte{byte(len(b)), byte(p.Bits())}) + string(b)
@@ -46,7 +46,7 @@ func creationKey(n *corev1.Node) string {
 	return n.CreationTimestamp.UTC().Format("2006-01-02T15:04:05.000000000Z")
 }
 
-// WithoutBlock walks the nodes without a pod CIDR, the oldest first, those of one age by name.
+// WithoutBlock walks the nodes without a pod CIDR, the oldest first, nodes of the same age by name.
 func (s Snapshot) WithoutBlock() iter.Seq[*corev1.Node] { return s.indexedNodes(s.withoutBlock, "") }
 
 // Blocks are the blocks of one size that nodes have in a range, in order.
@@ -73,8 +73,8 @@ func (b Blocks) At(i int) netip.Prefix {
 	return blockAt(key)
 }
 
-// searchTable returns the position of the first key for which so is true; so must be false before
-// and true after it.
+// searchTable returns the position of the first key for which so is true. so must be false for all
+// keys before that and true for all keys after it.
 func searchTable[V any](t *table[V], so func(string) bool) int {
 	lo, hi := 0, t.Len()
 	for lo < hi {
@@ -141,15 +141,15 @@ func NodeFits(spec *corev1.PodSpec, n *corev1.Node) bool {
 	return err == nil && fits
 }
 
-// Tolerates tells whether one of the tolerations tolerates a taint. The operators that compare
-// numbers, alpha in Kubernetes, are not supported.
+// Tolerates tells whether one of the tolerations tolerates a taint. The operators Lt and Gt, alpha
+// in Kubernetes, are not supported.
 func Tolerates(all []corev1.Toleration, t *corev1.Taint) bool {
 	return schedcorev1.TolerationsTolerateTaint(klog.Logger{}, all, t, false)
 }
 
-// Fork returns a copy of a node for its next version. Metadata, spec and conditions are copied; the
-// rest of the status, which only a device replaces as a whole, is shared. Whole copies took most of
-// the memory of a starting fleet.
+// Fork returns a copy of a node for its next version. Metadata, spec and conditions are copied. The
+// rest of the status is shared, because only a device's report replaces it, as a whole. Full copies
+// took most of the memory while a fleet started.
 func Fork(n *corev1.Node) *corev1.Node {
 	next := *n
 	n.ObjectMeta.DeepCopyInto(&next.ObjectMeta)

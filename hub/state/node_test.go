@@ -11,8 +11,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Changing a fork must not change the original, which readers use.
-func TestForksDoNotChangeTheOriginal(t *testing.T) {
+func TestChangingAForkDoesNotChangeTheOriginal(t *testing.T) {
 	meta := metav1.ObjectMeta{
 		Name: "x", Labels: map[string]string{"a": "1"}, Annotations: map[string]string{"a": "1"}, Finalizers: []string{"a"},
 	}
@@ -34,12 +33,12 @@ func TestForksDoNotChangeTheOriginal(t *testing.T) {
 	state.SetPodCondition(p, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, time.Now())
 	state.SetPodCondition(p, corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionFalse}, time.Now())
 	if !apiequality.Semantic.DeepEqual(node, wasNode) {
-		t.Errorf("the node has become %v", node)
+		t.Errorf("the node has changed to %v", node)
 	}
 	if !apiequality.Semantic.DeepEqual(pod, wasPod) {
-		t.Errorf("the pod has become %v", pod)
+		t.Errorf("the pod has changed to %v", pod)
 	}
 	if more := pod.Status.Conditions[:2:2]; more[1].Type != "" {
-		t.Errorf("the fork has written into the pod's conditions: %v", more)
+		t.Errorf("the fork has appended to the original's conditions: %v", more)
 	}
 }

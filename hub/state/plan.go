@@ -9,22 +9,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A Plan is a decider's answer: what to change now, and when to ask again. The zero Plan changes
-// nothing and sets no alarm.
+// A Plan is the result of a decider: the changes to make now, and when to call the decider again.
+// The zero Plan changes nothing and sets no alarm.
 type Plan struct {
 	Changes []Change
 	Alarms  []Alarm
-	// ResetSeen makes every node count as seen now: the hub itself was cut off, so a node's silence
-	// proves nothing.
+	// ResetSeen makes every node count as seen now. It is set when the hub itself had no network,
+	// so a node's silence proves nothing.
 	ResetSeen bool
 }
 
-// A Decide returns what to change for the subjects, and when to ask about them again.
+// A Decide returns what to change for the subjects, and when to decide about them again.
 type Decide func(s Snapshot, subjects []Subject, now time.Time) Plan
 
-// An Alarm makes the loop ask a decider about a subject again at a moment. It replaces the
-// subject's earlier alarm; the zero time cancels it. After a restart alarms are recomputed from the
-// snapshot.
+// An Alarm makes the loop call a decider for a subject again at a moment. It replaces the subject's
+// earlier alarm; the zero time cancels it. After a restart alarms are recomputed from the snapshot.
 type Alarm struct {
 	Subject Subject
 	At      time.Time
@@ -42,13 +41,13 @@ func (p *Plan) WakeFor(q Subject, t time.Time) { p.Alarms = appendDoubling(p.Ala
 // A Change is one step of a plan: the new version of an object, or its deletion. It holds the whole
 // object, so a change can be repeated.
 type Change struct {
-	Object Object // the change owns it from now on
+	Object Object // belongs to the change from now on
 	Delete bool
 	// Why is one sentence for an operator. It appears in the log, the event, the page and the
-	// stories. Empty: the change is not worth a sentence.
+	// stories. Empty: the change needs no explanation.
 	Why     string
 	Reason  string // CamelCase reason of the event; empty: no event
-	Message string // text of the event where clients know Kubernetes' own words; empty: Why
+	Message string // text of the event if clients expect Kubernetes' own words; empty: Why
 	Warn    bool   // the event is a Warning
 	About   Object // the object that the event is about; nil: Object
 	Source  string // the event's component; empty: "flotilla-hub"
@@ -75,13 +74,13 @@ func (c Change) Warning(reason string) Change {
 
 func (c Change) String() string { return c.Why }
 
-// An Applied is a change that is part of a snapshot.
+// An Applied is a change that a snapshot contains.
 type Applied struct {
 	Rev      uint64
 	Key      Key
 	Old, New Object // Old is nil for a creation, New for a deletion
 	Change   Change
-	Bytes    int // size of New in the store; 0 for a deletion, and until it is stored
+	Bytes    int // size of New in the store; 0 for a deletion and before it is stored
 }
 
 // ReadyOf returns the status of a node's Ready condition: True, False or Unknown, "" without one.
@@ -129,8 +128,9 @@ func SetPodCondition(p *corev1.Pod, c corev1.PodCondition, now time.Time) {
 	p.Status.Conditions = append(p.Status.Conditions, c)
 }
 
-// SettleReady sets Ready of a pod with readiness gates, in place: True needs ready containers and
-// open gates. Devices do not evaluate gates, as the conditions that open them are written here.
+// SettleReady sets the condition Ready of a pod with readiness gates, in place. Ready is True if
+// the containers are ready and every gate's condition is True. Devices do not evaluate gates,
+// because clients set the gates' conditions at the hub.
 func SettleReady(p *corev1.Pod, now time.Time) {
 	containers := PodCondition(p, corev1.ContainersReady)
 	if len(p.Spec.ReadinessGates) == 0 || containers == nil {

@@ -14,13 +14,13 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Delete returns the change that deletes a pod, with the given grace period or (nil) its own. A pod
-// without a node, a finished pod and a grace period of 0 mean that it is removed at once. Any other
-// pod stays Terminating until its device confirms that it has stopped.
+// Delete returns the change that deletes a pod with the given grace period; nil means the pod's
+// own. A pod without a node, a finished pod, or any pod with a grace period of 0 is removed at
+// once. Any other pod stays Terminating until its device confirms that it has stopped.
 //
-// A second deletion can only shorten the grace period, and only with a given one. A grace period of
-// 0 also counts after the deadline, because then no device holds the pod. ok is false if nothing
-// changes.
+// A second deletion can only shorten the grace period, and only if it gives one. A grace period of
+// 0 also counts after the deadline, because then the hub stops waiting for the device. ok is false
+// if nothing changes.
 func Delete(p *corev1.Pod, now time.Time, grace *int64, why string) (c Change, ok bool) {
 	seconds := int64(30)
 	switch {
@@ -49,7 +49,7 @@ func Delete(p *corev1.Pod, now time.Time, grace *int64, why string) (c Change, o
 	return Put(p, why), true
 }
 
-// Evict is Delete with a reason that it also writes into the pod's condition DisruptionTarget.
+// Evict is Delete, and also writes the reason into the pod's condition DisruptionTarget.
 func Evict(p *corev1.Pod, now time.Time, reason, why string) (Change, bool) {
 	if p.DeletionTimestamp != nil {
 		return Change{}, false
@@ -68,22 +68,23 @@ func Forced(p *corev1.Pod) bool {
 	return p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds == 0
 }
 
-// Released tells whether a deleted object can be removed, as nothing holds it.
+// Released tells whether a deleted object can be removed: it has no finalizer, and no device still
+// runs it.
 func Released(o Object) bool {
 	if o.GetDeletionTimestamp() == nil || len(o.GetFinalizers()) > 0 {
 		return false
 	}
 	switch o := o.(type) {
 	case *corev1.Pod:
-		return o.Spec.NodeName == "" || Terminated(o) || Forced(o) // otherwise the device still has to stop it
+		return o.Spec.NodeName == "" || Terminated(o) || Forced(o) // otherwise the device still has to stop the pod
 	case *corev1.Namespace:
 		return len(o.Spec.Finalizers) == 0
 	}
 	return true
 }
 
-// IsBuiltInNamespace tells whether a namespace always exists: it cannot be deleted, not even with
-// an owner.
+// IsBuiltInNamespace tells whether a namespace always exists. It cannot be deleted, not even by
+// garbage collection.
 func IsBuiltInNamespace(namespace string) bool {
 	switch namespace {
 	case metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease:
@@ -92,7 +93,7 @@ func IsBuiltInNamespace(namespace string) bool {
 	return false
 }
 
-// Display returns an object's name for people: without the namespace if that is default.
+// Display returns an object's name for people. It omits the namespace default.
 func Display(o metav1.Object) string {
 	if ns := o.GetNamespace(); ns != "" && ns != metav1.NamespaceDefault {
 		return fmt.Sprintf("%s/%s", ns, o.GetName())
@@ -100,8 +101,8 @@ func Display(o metav1.Object) string {
 	return o.GetName()
 }
 
-// A Usage is the sum of what the pods of one node request. Pods that are being deleted count until
-// they are gone; finished pods do not.
+// A Usage is the sum of the requests of one node's pods. A pod that is being deleted counts until
+// it is removed; a finished pod does not count.
 type Usage struct {
 	Pods     int64
 	Requests corev1.ResourceList
@@ -115,9 +116,9 @@ type HostPort struct {
 	Port     int32
 }
 
-// Requests returns what a pod requests: the larger of the sum of its containers and each init
-// container, plus overhead. For a pod that is being resized it is the largest of the requested, the
-// granted and the actual resources (KEP-1287).
+// Requests returns the resources that a pod requests: the larger of the sum of its containers and
+// each init container, plus overhead. While a pod is resized, the largest of its requested, granted
+// and actual resources counts (KEP-1287).
 func Requests(p *corev1.Pod) corev1.ResourceList { return resource.PodRequests(p, sizes(p)) }
 
 // sizes returns the options for counting a pod.
@@ -189,7 +190,7 @@ func (u *Usage) Add(p *corev1.Pod) {
 	u.Ports = append(u.Ports, HostPorts(p)...)
 }
 
-// sameRequests tells whether two versions of a pod take the same from their node.
+// sameRequests tells whether two versions of a pod use the same resources and ports of their node.
 func sameRequests(a, b *corev1.Pod) bool {
 	one := func(x, y corev1.Container) bool {
 		return fleet.SameResources(x.Resources.Requests, y.Resources.Requests) && slices.Equal(x.Ports, y.Ports) &&
@@ -202,19 +203,19 @@ func sameRequests(a, b *corev1.Pod) bool {
 		return p.Spec.Resources.Requests
 	}
 	if Resizing(a) || Resizing(b) {
-		return false // rare and short
+		return false // count the requests again; resizes are rare and short
 	}
 	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, one) &&
 		slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, one) &&
 		fleet.SameResources(a.Spec.Overhead, b.Spec.Overhead) && fleet.SameResources(whole(a), whole(b))
 }
 
-// The built-in priority classes, and the bound of all others.
+// The built-in priority classes, and the highest value of all other classes.
 const (
 	NodeCritical        = "system-node-critical"
 	ClusterCritical     = "system-cluster-critical"
 	SystemClassPrefix   = "system-"
-	HighestUserPriority = 1000000000 // of other classes and of pods without a class
+	HighestUserPriority = 1000000000 // of user-defined classes and of pods without a class
 )
 
 // SystemClasses are the built-in priority classes with their values and descriptions.
@@ -242,8 +243,8 @@ func SystemClass(name string) *schedulingv1.PriorityClass {
 	return nil
 }
 
-// PriorityClass returns a priority class, nil if there is none. Built-in classes do not depend on
-// the database.
+// PriorityClass returns a priority class, nil if there is none. The built-in classes always exist;
+// the database cannot change them.
 func (s Snapshot) PriorityClass(name string) *schedulingv1.PriorityClass {
 	if c := SystemClass(name); c != nil {
 		return c
@@ -262,7 +263,8 @@ func (s Snapshot) DefaultPriorityClass() (lowest *schedulingv1.PriorityClass) {
 	return lowest
 }
 
-// SameObjects tells whether two snapshots share the table of a kind: no object of it has changed.
+// SameObjects tells whether two snapshots share the table of a kind, so that no object of the kind
+// has changed.
 func (s Snapshot) SameObjects(o Snapshot, k Kind) bool {
 	return s.tables[k.index()] == o.tables[k.index()]
 }

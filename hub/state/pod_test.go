@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A second deletion never extends the grace period, and a forced one ends it.
+// A second deletion never extends the grace period. A forced deletion ends it.
 func TestASecondDeletionOnlyShortensTheGrace(t *testing.T) {
 	at := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
@@ -21,10 +21,10 @@ func TestASecondDeletionOnlyShortensTheGrace(t *testing.T) {
 		left  int64
 		ok    bool
 	}{
-		{"without a given grace", 5 * time.Second, nil, 0, 0, false},
-		{"with a longer grace", 5 * time.Second, new(int64(60)), 0, 0, false},
-		{"with less", 5 * time.Second, new(int64(10)), 15 * time.Second, 10, true},
-		{"with a shorter grace that ends later", 25 * time.Second, new(int64(10)), 0, 0, false},
+		{"without a grace period", 5 * time.Second, nil, 0, 0, false},
+		{"with a longer grace period", 5 * time.Second, new(int64(60)), 0, 0, false},
+		{"with a shorter grace period", 5 * time.Second, new(int64(10)), 15 * time.Second, 10, true},
+		{"with a shorter grace period that ends later", 25 * time.Second, new(int64(10)), 0, 0, false},
 		{"by force", 5 * time.Second, new(int64(0)), 5 * time.Second, 0, true},
 		{"by force after the deadline", time.Hour, new(int64(0)), 30 * time.Second, 0, true},
 	} {
@@ -34,17 +34,18 @@ func TestASecondDeletionOnlyShortensTheGrace(t *testing.T) {
 			first, _ := state.Delete(p, at, new(int64(30)), "")
 			again, ok := state.Delete(first.Object.(*corev1.Pod), at.Add(c.after), c.grace, "")
 			if ok != c.ok {
-				t.Fatalf("it changes something: %t, want %t", ok, c.ok)
+				t.Fatalf("the second deletion changes the pod: %t, want %t", ok, c.ok)
 			}
 			if !ok {
 				return
 			}
 			if p = again.Object.(*corev1.Pod); *p.DeletionGracePeriodSeconds != c.left ||
 				!p.DeletionTimestamp.Time.Equal(at.Add(c.until)) {
-				t.Errorf("it has %d s until %s", *p.DeletionGracePeriodSeconds, p.DeletionTimestamp)
+				t.Errorf("the grace period is %d s until %s, want %d s until %s", *p.DeletionGracePeriodSeconds,
+					p.DeletionTimestamp, c.left, at.Add(c.until))
 			}
 			if _, ok := state.Delete(p, at.Add(c.after+time.Minute), c.grace, ""); ok {
-				t.Error("a third deletion changes something")
+				t.Error("a third deletion changes the pod")
 			}
 		})
 	}

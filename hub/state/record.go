@@ -19,38 +19,38 @@ type Record struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 
-	MachineID    string   `json:"machineID,omitempty"` // of the node's device
+	MachineID    string   `json:"machineID,omitempty"` // the device's machine id
 	Boot         string   `json:"boot,omitempty"`      // the current boot
-	PastBoots    []string `json:"pastBoots,omitempty"` // the last 8; they never become current again
+	PastBoots    []string `json:"pastBoots,omitempty"` // the last 8 boots before it; none of them can become current again
 	AgentVersion string   `json:"agentVersion,omitempty"`
 	Conflict     string   `json:"conflict,omitempty"` // machine id of a second device that claims the node's name
 
-	// Enrolled: a device has joined with a token and may use TLS. Key is the hash of its public
-	// key, the only key that may act for the node; Expires is when its newest certificate expires.
-	// Site and Labels come from Token, named by its id.
+	// Enrolled is when a device joined with a token; since then it may use TLS. Key is the hash of
+	// its public key; no other key may act for the node. Expires is when its newest certificate
+	// expires. Site and Labels come from the join token with the id Token.
 	Enrolled metav1.Time `json:"enrolled,omitempty"`
-	// sha256 (SPKI), hex; empty: no device has joined, and the development listener may act for the
-	// node
+	// sha256 (SPKI), hex; empty: no device has joined, and the plaintext development listener may
+	// act for the node
 	Key     string            `json:"key,omitempty"`
 	Expires metav1.Time       `json:"expires,omitempty"`
 	Token   string            `json:"token,omitempty"`
 	Site    string            `json:"site,omitempty"`
 	Labels  map[string]string `json:"labels,omitempty"`
 
-	// Extended are the extended resources that the device reports. All others in the Node's status
-	// belong to an administrator.
+	// Extended are the extended resources that the device reports. An administrator has set all
+	// others in the Node's status.
 	Extended []string `json:"extended,omitempty"`
-	// Conditions are the types of the unknown conditions that the device reports. Other unknown
-	// conditions of the Node belong to somebody else.
+	// Conditions are the types of the conditions beyond the standard ones that the device reports.
+	// Clients wrote all others into the Node.
 	Conditions []string `json:"conditions,omitempty"`
 
 	// Granted are the labels and taints that the board profile gave the node and may remove again.
-	// All others belong to an administrator. Nil: not known.
+	// All others belong to an administrator. Nil: not known yet.
 	Granted *ProfileGrants `json:"given,omitempty"`
 
 	// Firmware is the device's last report of its boot configuration, nil if there is none.
-	// Assigned is the node's rollout with its turn. FirmwareGeneration grows with each
-	// configuration that is published to the device, and survives this record.
+	// Assigned is the node's part in a rollout. FirmwareGeneration grows with each configuration
+	// that is published to the device; it survives this record.
 	Firmware           *FirmwareReport     `json:"firmware,omitempty"`
 	Assigned           *FirmwareAssignment `json:"assigned,omitempty"`
 	FirmwareGeneration int64               `json:"firmwareGeneration,omitempty"`
@@ -59,29 +59,30 @@ type Record struct {
 	// content.
 	Generation int64  `json:"generation,omitempty"`
 	Digest     string `json:"digest,omitempty"`
-	// LeaseSeconds is the longest lease interval that the device may use: the longer one, until it
-	// reports that it has stored a shorter one. 0: the hub's default.
+	// LeaseSeconds is the longest lease interval that the device may use. After a change it is the
+	// longer of both intervals until the device reports that it has stored the shorter one. 0: the
+	// hub's default.
 	LeaseSeconds int32 `json:"leaseSeconds,omitempty"`
 	// StoredUnknown: a device has reported for the first time, but not yet which desired state it
-	// has stored. Nothing is published to it until then.
+	// has stored. Until then nothing is published to the device.
 	StoredUnknown bool `json:"unmet,omitempty"`
-	// Paused: the device has stored a newer generation than the hub's, as after a restore from a
-	// backup. Nothing is published until an administrator resumes.
+	// Paused: the device has stored a newer generation than the hub's, for example because the hub
+	// was restored from a backup. Nothing is published until an administrator resumes.
 	Paused bool  `json:"paused,omitempty"`
 	Stored int64 `json:"stored,omitempty"` // the device's generation while Paused
 
 	// Transitions are the newest changes of Ready, oldest first, for the condition Flapping.
 	Transitions []metav1.MicroTime `json:"transitions,omitempty"`
 
-	// History are the changes of the node's health, and Evicted the pods that had to leave it,
-	// oldest first. They reach back HistoryAge and to the last change before, within limits. They
+	// History holds the changes of the node's health, and Evicted the pods that had to leave the
+	// node, oldest first. Both cover HistoryAge and the last change before it, within limits. They
 	// are not events, so a night full of events does not remove them.
 	History []HealthChange `json:"history,omitempty"`
 	Evicted []Evicted      `json:"evicted,omitempty"`
 }
 
-// Withheld says why nothing is published to a device and no work on it may begin; "": nothing is
-// withheld.
+// Withheld says why nothing is published to a device and no work on the node may begin; "": the hub
+// publishes as usual.
 func (r *Record) Withheld() string {
 	switch {
 	case r.Paused:
@@ -103,7 +104,7 @@ type ProfileGrants struct {
 type HealthChange struct {
 	At    metav1.MicroTime       `json:"at"`            // in whole seconds
 	Ready corev1.ConditionStatus `json:"ready"`         // the status of the condition Ready
-	Out   bool                   `json:"out,omitempty"` // it had the lifecycle's NoExecute taint, so its pods had to leave
+	Out   bool                   `json:"out,omitempty"` // the node had the lifecycle's NoExecute taint, so its pods had to leave
 }
 
 // An Evicted is a pod that had to leave its node, and why.
@@ -114,8 +115,8 @@ type Evicted struct {
 	Text   string           `json:"text,omitempty"` // the condition's message, cut to historyText bytes
 }
 
-// The limits of a node's history. It is stored in the node's record and bounded like a row: about
-// 60 KiB for a node that flaps and loses pods all month.
+// The limits of a node's history, which is stored in the node's record: about 60 KiB for a node
+// that flaps and loses pods all month.
 const (
 	HistoryAge     = 30 * 24 * time.Hour
 	historyTurns   = 200
@@ -123,7 +124,7 @@ const (
 	historyText    = 160
 )
 
-// Evict adds an eviction to the history and drops what is too old.
+// Evict adds an eviction to the history and drops entries beyond the limits.
 func (r *Record) Evict(e Evicted) {
 	if len(e.Text) > historyText {
 		e.Text = strings.ToValidUTF8(e.Text[:historyText], "")
@@ -134,8 +135,8 @@ func (r *Record) Evict(e Evicted) {
 	}
 }
 
-// AddHealthChange adds a change to the history and drops what is too old. A change that is earlier
-// than the last is ignored; one at the same moment replaces it.
+// AddHealthChange adds a change to the history and drops entries beyond the limits. It ignores a
+// change that is earlier than the last, and replaces a change at the same moment.
 func (r *Record) AddHealthChange(t HealthChange) {
 	if n := len(r.History); n > 0 && r.History[n-1].At.Time.Equal(t.At.Time) {
 		r.History = r.History[:n-1]
@@ -176,8 +177,8 @@ func (r *Record) DeepCopy() *Record {
 func (r *Record) DeepCopyObject() runtime.Object { return r.DeepCopy() }
 
 // A Dismissal is the notice to a device whose enrolment has ended; the device may connect only to
-// receive it. Its name is the hash of the device's key, so a later device with the same node name
-// never receives it. The API does not serve it.
+// receive the notice. Its name is the hash of the device's key, so a later device with the same
+// node name never receives it. The API does not serve it.
 type Dismissal struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -186,7 +187,7 @@ type Dismissal struct {
 	Time   metav1.Time `json:"time"`
 	By     string      `json:"by,omitempty"` // the user, token or rule that ended the enrolment
 	Reason string      `json:"reason"`
-	Until  metav1.Time `json:"until"` // when the key's certificates have all expired; then the dismissal is removed
+	Until  metav1.Time `json:"until"` // when the key's certificates have all expired; then the hub removes the dismissal
 }
 
 // DeepCopy returns a deep copy.
@@ -206,24 +207,24 @@ func (s Snapshot) Dismissal(key string) *Dismissal {
 }
 
 // A Backoff delays the replacement of pods that are lost as soon as they are placed. It belongs to
-// a workload and is removed with it, or after a quiet time; the API does not serve it. Its name is
-// the workload's uid, followed by the node's name for a DaemonSet, or by the index for a Job that
-// counts failures by index. For a CronJob it says that a quota refused its next Job, or that the
-// next Job waits for the last.
+// a workload and is removed with it, or after a time without failures; the API does not serve it.
+// Its name is the workload's uid. A DaemonSet's has the node's name appended; a Job's that counts
+// failures by index has the index. A CronJob has one while a quota refuses its next Job, or while
+// the next Job waits for the last.
 type Backoff struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 
 	Count   int              `json:"strikes"` // failures in a row
 	Last    metav1.MicroTime `json:"last"`    // time of the newest failure
-	Pending int              `json:"owed"`    // pods lost since then that may not be replaced yet
-	// the pod of that failure failed or was rejected; it was not evicted
+	Pending int              `json:"owed"`    // pods lost since then that must not be replaced yet
+	// Failed: the pod failed or was rejected; it was not evicted
 	Failed bool `json:"failed,omitempty"`
 
-	// failures that count for the limit of a Job's index, for as long as the Job exists
+	// failures of a Job's index that count for its limit, for as long as the Job exists
 	Failures int32 `json:"failures,omitempty"`
 
-	Waits metav1.Time `json:"waits,omitzero"` // the due time of a CronJob that waits for its last Job
+	Waits metav1.Time `json:"waits,omitzero"` // the due time of a CronJob's Job that waits for the last Job
 }
 
 // DeepCopy returns a deep copy.
@@ -236,17 +237,17 @@ func (l *Backoff) DeepCopy() *Backoff {
 // DeepCopyObject implements runtime.Object.
 func (l *Backoff) DeepCopyObject() runtime.Object { return l.DeepCopy() }
 
-// Names of what the hub publishes about itself and in every namespace.
+// Names of the objects that the hub publishes about itself, and in every namespace.
 const (
 	HubName        = "hub"              // the only Advertisement
 	APIService     = "kubernetes"       // in the namespace default
 	DefaultAccount = "default"          // in every namespace
 	RootConfigMap  = "kube-root-ca.crt" // in every namespace
-	RootKey        = "ca.crt"           // a key of its data
+	RootKey        = "ca.crt"           // a key of RootConfigMap's data
 )
 
 // An Advertisement holds the address of the hub's API and the certificate authority that verifies
-// it. There is one; the API does not serve it.
+// it. There is only one. The API does not serve it.
 type Advertisement struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -268,9 +269,10 @@ func (s Snapshot) Advertisement() *Advertisement {
 	return get[*Advertisement](s, Key{Kind: Advertisements, Name: HubName})
 }
 
-// A FirmwareReport is a device's report of its boot configuration. Package wire bounds its texts.
+// A FirmwareReport is a device's report of its boot configuration. Package wire limits the length
+// of its texts.
 type FirmwareReport struct {
-	Digest    string   `json:"digest,omitempty"`    // of the kept configuration
+	Digest    string   `json:"digest,omitempty"`    // of the confirmed configuration
 	Candidate string   `json:"candidate,omitempty"` // of the staged or tried configuration
 	State     string   `json:"state,omitempty"`     // a reason of the condition FirmwareReady
 	Backend   string   `json:"backend,omitempty"`
@@ -283,19 +285,20 @@ type FirmwareReport struct {
 // A FirmwareAssignment is a node's part in a FirmwareRollout.
 type FirmwareAssignment struct {
 	Rollout string `json:"rollout"`
-	Digest  string `json:"digest,omitempty"` // of the rollout's document that was published to the device
-	// Step is where its turn is: Draining, Trying or Overdue; empty: no turn.
+	Digest  string `json:"digest,omitempty"` // of the rollout's document that the hub published to the device
+	// Step is the state of the node in its rollout step: Draining, Trying or Overdue; empty: it has
+	// no step.
 	Step  fleet.FirmwareNodeState `json:"step,omitempty"`
-	Since metav1.Time             `json:"since,omitempty"` // of Step
-	// NotBefore: the last turn ended early because of Why; the next one does not begin before this
+	Since metav1.Time             `json:"since,omitempty"` // when Step began
+	// NotBefore: the last step ended early because of Why; the next step does not begin before this
 	// moment.
 	NotBefore metav1.Time `json:"notBefore,omitempty"`
 	Why       string      `json:"why,omitempty"`
-	// Failed is why the hub gave up on the node: its device never began. It counts until the
-	// rollout's retry is above Retry.
+	// Failed is why the hub gave up the node: its device never began. It counts until the rollout's
+	// retry is above Retry.
 	Failed string `json:"failed,omitempty"`
-	// Done: a turn ended as it should. If the device later reports its old configuration, it has
-	// lost the new one, and gets no other turn until the rollout's retry is above Retry.
+	// Done: a step succeeded. A device that later reports its old configuration has lost the new
+	// one. It gets no other step until the rollout's retry is above Retry.
 	Done  bool  `json:"done,omitempty"`
 	Retry int64 `json:"retry,omitempty"`
 }

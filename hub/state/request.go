@@ -8,11 +8,11 @@ import (
 )
 
 // SignerDevice is the signer of device certificates. A device that needs an administrator's
-// approval waits as a CertificateSigningRequest with this signer.
+// approval has a CertificateSigningRequest with this signer.
 const SignerDevice = "flotilla.dev/device"
 
-// Annotations of a device's request: what the device says, what its token says, and the address of
-// the device.
+// Annotations of a device's request: values from the device, values from its token, and the address
+// of the device.
 const (
 	RequestNode    = "flotilla.dev/node"
 	RequestSite    = "flotilla.dev/site"
@@ -23,13 +23,13 @@ const (
 	RequestUntil   = "flotilla.dev/waits-until" // when its token expires, RFC 3339
 )
 
-// How long requests are kept, as in Kubernetes: undecided ones, and decided ones.
+// How long undecided and decided requests are stored, as in Kubernetes.
 const (
 	RequestWaits = 24 * time.Hour
 	RequestTold  = time.Hour
 )
 
-// MaxRequests is the limit of requests of all devices, decided ones included.
+// MaxRequests limits the requests of all devices, including decided ones.
 const MaxRequests = 1000
 
 // A Decision is the state of a device's request to join.
@@ -68,8 +68,9 @@ func RequestCondition(
 	return nil
 }
 
-// RequestEnds returns when a request is removed: an undecided one after a day or with its token; a
-// decided one an hour after the decision, so that its device can fetch it.
+// RequestEnds returns when a request is removed. An undecided request ends after a day or when its
+// token expires. A decided request ends an hour after the decision, so that its device can fetch
+// it.
 func RequestEnds(s Snapshot, r *certv1.CertificateSigningRequest) time.Time {
 	ends, is := r.CreationTimestamp.Add(RequestWaits), DecisionOn(r)
 	if is == RequestPending {

@@ -7,9 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// A pod that is being resized counts with the largest of its requested, granted and actual
-// resources: its node must not give away what is still in use. A request that cannot be granted
-// does not count.
+// The node must not give away resources that a pod still uses. An infeasible request does not count.
 func TestAResizingPodCountsItsLargestResources(t *testing.T) {
 	cpu := func(v string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(v)}
@@ -19,10 +17,10 @@ func TestAResizingPodCountsItsLargestResources(t *testing.T) {
 		pending                  string
 		counts                   string
 	}{
-		{"as it is", "2", "2", "2", "", "2"},
+		{"not resized", "2", "2", "2", "", "2"},
 		{"growing, not granted", "3", "2", "2", "", "3"},
 		{"growing, deferred", "3", "2", "2", corev1.PodReasonDeferred, "3"},
-		{"growing, impossible", "3", "2", "2", corev1.PodReasonInfeasible, "2"},
+		{"growing, infeasible", "3", "2", "2", corev1.PodReasonInfeasible, "2"},
 		{"growing, granted", "3", "3", "2", "", "3"},
 		{"shrinking, not granted", "1", "2", "2", "", "2"},
 		{"shrinking, granted", "1", "1", "2", "", "2"},
@@ -53,7 +51,7 @@ func TestAResizingPodCountsItsLargestResources(t *testing.T) {
 			s, _ = Apply(s, []Change{Put(p, "")})
 			u := s.Usage("pi")
 			if got := u.Requests.Cpu().String(); got != c.counts {
-				t.Errorf("its node has given %s, want %s", got, c.counts)
+				t.Errorf("the node's usage is %s, want %s", got, c.counts)
 			}
 			done := p.DeepCopy()
 			done.Status.ContainerStatuses[0].AllocatedResources, done.Status.ContainerStatuses[0].Resources = cpu(c.want),
@@ -61,7 +59,7 @@ func TestAResizingPodCountsItsLargestResources(t *testing.T) {
 			s, _ = Apply(s, []Change{Put(done, "")})
 			u = s.Usage("pi")
 			if got := u.Requests.Cpu().String(); got != c.want {
-				t.Errorf("when it is done, its node has given %s, want %s", got, c.want)
+				t.Errorf("after the resize the node's usage is %s, want %s", got, c.want)
 			}
 		})
 	}

@@ -6,52 +6,53 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// A Row holds everything that makes a kind different from others. The store, the API with its
-// discovery and scheme, the roles, the events and the garbage collection derive from it. The
-// meaning of a kind's objects is in the deciders.
+// A Row holds the properties of one kind. The store, the API with its discovery and scheme, the
+// roles, the events and the garbage collection derive from it. The deciders define the meaning of a
+// kind's objects.
 type Row struct {
 	Kind       Kind   // plural name
 	Group      *Group // its API group; nil: internal to the hub, not served
 	Name       string // singular name in the API, such as Pod
-	Also       *Group // a second group that serves it, in that group's own form
+	Also       *Group // a second group that serves the kind in its own form
 	Namespaced bool
-	Absent     string  // why it is always an empty list
-	Published  string  // why only the hub creates and changes its objects
-	Needs      Feature // the feature that a hub needs to serve it
+	Absent     string  // why the API serves the kind only as an empty list
+	Published  string  // why only the hub writes objects of the kind
+	Needs      Feature // the feature without which a hub does not serve the kind
 	Short      []string
 	All        bool // part of `kubectl get all`
 	Verbs      []string
 	Subs       []Sub
 
-	// The verbs of the roles. An operator also has a viewer's verbs, an administrator has all.
+	// The verbs of the roles. An operator also has a viewer's verbs; an administrator has all
+	// verbs.
 	Viewer, Operator []string
 
 	CreateOnUpdate bool // an update of a missing object creates it
-	Conditional    bool // an update must name the version that it replaces
+	Conditional    bool // an update must have a resourceVersion
 	Orphans        bool // by default, deleting an object keeps its dependents
 	Sealed         bool // encrypted in the database and in backups
-	Expendable     bool // new objects are dropped while the disk is full
-	Proto          bool // stored as protobuf, because there may be very many and all are read at a start
-	Consulted      bool // admission completes or refuses other objects by it
+	Expendable     bool // new objects are not stored while the disk is full
+	Proto          bool // stored as protobuf, because a start reads all of them and there may be very many
+	Consulted      bool // admission reads objects of the kind to complete or refuse other objects
 
-	New      func() Object                        // nil: its objects are not stored
+	New      func() Object                        // nil: the kind is not stored
 	Default  func(Object)                         // sets a new object's fields that depend on its uid
 	List     func() runtime.Object                // for groups without a scheme of their own
 	Status   func(o, from Object)                 // copies the status of from; nil clears it
-	Spec     func(Object) any                     // the part whose changes metadata.generation counts
-	Pod      func(Object) *corev1.PodSpec         // the pod spec of an object that runs itself
-	Template func(Object) *corev1.PodTemplateSpec // the template of an object that makes pods
+	Spec     func(Object) any                     // the part of an object that metadata.generation covers
+	Pod      func(Object) *corev1.PodSpec         // the pod spec of an object that is itself a pod
+	Template func(Object) *corev1.PodTemplateSpec // the template of an object that creates pods
 	Fields   map[string]func(Object) string       // field selectors beside name and namespace
 }
 
 // A Sub is a subresource.
 type Sub struct {
 	Name  string
-	Group *Group // nil: its kind is that of the resource
+	Group *Group // nil: the group of the resource
 	Kind  string
 	Needs Feature
 	Verbs []string
-	Below bool // serves all paths below it
+	Below bool // the API serves all paths below the subresource
 
 	Viewer, Operator []string // as in a Row
 }
@@ -91,8 +92,8 @@ var (
 	write      = []string{"create", "delete", "deletecollection", "patch", "update"}
 )
 
-// statusSub is the status subresource, which the hub or a device writes. Operators may write it
-// where a device does.
+// statusSub is the status subresource, which the hub or a device writes. operator are the verbs of
+// operators, for kinds whose status a device writes.
 func statusSub(operator ...string) Sub {
 	return Sub{Name: "status", Verbs: modify, Viewer: getOnly, Operator: operator}
 }
@@ -136,8 +137,8 @@ func SetStatus(o, from Object) {
 	}
 }
 
-// SpecOf returns the part of an object whose changes metadata.generation counts, nil for kinds
-// without a generation.
+// SpecOf returns the part of an object that metadata.generation covers, nil for kinds without a
+// generation.
 func SpecOf(o Object) any {
 	if r := KindOf(o).Row(); r != nil && r.Spec != nil {
 		return r.Spec(o)

@@ -19,8 +19,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// kinds holds every stored kind in the order of their tables. To add a kind, add its row and its
-// rules: what is admitted (package admission) and what kubectl prints (package table).
+// kinds holds every stored kind in the order of their tables. A new kind needs a row, admission
+// rules (package admission) and kubectl's columns (package table).
 var kinds = [...]Row{
 	{
 		Kind: ConfigMaps, Group: &core, Name: "ConfigMap", Namespaced: true, Short: []string{"cm"}, Verbs: everything,
@@ -251,7 +251,7 @@ var kinds = [...]Row{
 		New:    fresh[nodev1.RuntimeClass],
 	},
 	{Kind: Advertisements, New: fresh[Advertisement]},
-	// Objects that the hub publishes, as every Kubernetes does. Package publish restores them.
+	// Objects that every Kubernetes publishes. Package publish restores them.
 	{
 		Kind: Services, Group: &core, Name: "Service", Namespaced: true, Short: []string{"svc"}, All: true, Verbs: endOnly,
 		// a proxy to the hub's own API

@@ -42,8 +42,8 @@ func (k *Interner) Share(o Object) {
 	}
 }
 
-// ShareStatus replaces the strings that all nodes repeat (condition types, reasons and messages,
-// versions, resource names, images) by what one returns for them.
+// ShareStatus replaces strings that all nodes repeat (condition types, reasons and messages,
+// versions, resource names, images) by the result of one.
 func ShareStatus(st *corev1.NodeStatus, one func(string) string) {
 	shareWords(st, one)
 	st.Capacity, st.Allocatable = resources(st.Capacity, one), resources(st.Allocatable, one)
@@ -117,8 +117,8 @@ func (k *Interner) word(s string) string {
 	return s
 }
 
-// shareMap shares the keys and values of a node's labels or annotations. The node's own name is
-// unique, so its copies share the name itself.
+// shareMap shares the keys and values of a node's labels or annotations. Values that equal the
+// node's name share own, because the name is unique in the fleet.
 func (k *Interner) shareMap(m map[string]string, own string) map[string]string {
 	out := m
 	if len(m) >= 8 { // as large as a small map, which grows on the first write

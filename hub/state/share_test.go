@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Objects are unchanged by sharing, and equal strings are one string in memory.
+// Sharing does not change an object; equal strings are then one string in memory.
 func TestObjectsShareEqualStrings(t *testing.T) {
 	node := func(name string, cpu, memory string) *corev1.Node {
 		of := strings.Clone
@@ -40,7 +40,7 @@ func TestObjectsShareEqualStrings(t *testing.T) {
 	k.Share(a)
 	k.Share(b)
 	if want := node("pi-2", "4", "1Gi"); !reflect.DeepEqual(b, want) {
-		t.Errorf("it is %+v, want %+v", b, want)
+		t.Errorf("the shared node is %+v, want %+v", b, want)
 	}
 	same := func(x, y string) bool { return unsafe.StringData(x) == unsafe.StringData(y) }
 	key := func(m map[string]string) string {
@@ -55,21 +55,21 @@ func TestObjectsShareEqualStrings(t *testing.T) {
 		!same(a.Status.NodeInfo.OSImage, b.Status.NodeInfo.OSImage) ||
 		!same(a.Status.Conditions[0].Message, b.Status.Conditions[0].Message) ||
 		!same(a.Status.Images[0].Names[0], b.Status.Images[0].Names[0]) {
-		t.Error("they do not share their strings")
+		t.Error("the nodes do not share their strings")
 	}
 	at := func(l corev1.ResourceList) uintptr { return reflect.ValueOf(l).Pointer() }
 	if at(a.Status.Capacity) != at(b.Status.Allocatable) {
-		t.Error("they do not share their resource lists")
+		t.Error("the nodes do not share their resource lists")
 	}
 	for i := range 20_000 { // more than the limit
 		n := node(fmt.Sprint("n-", i), fmt.Sprint(i), "1Gi")
 		n.Labels["i"] = fmt.Sprint(i)
 		if k.Share(n); n.Labels["i"] != fmt.Sprint(i) || n.Status.Capacity.Cpu().Value() != int64(i) {
-			t.Fatalf("node %d is %v", i, n)
+			t.Fatalf("Share changes node %d to %v", i, n)
 		}
 	}
 	var none corev1.Node
 	if k.Share(&none); !reflect.DeepEqual(none, corev1.Node{}) {
-		t.Errorf("an empty node becomes %+v", none)
+		t.Errorf("Share changes an empty node to %+v", none)
 	}
 }

@@ -29,16 +29,16 @@ func SiteOf(n *corev1.Node) string {
 	return region + "." + zone
 }
 
-// A SiteCount counts the nodes of one site by their effect on its state.
+// A SiteCount counts the nodes of one site by their readiness.
 type SiteCount struct {
 	Nodes     int // all nodes
 	Ready     int // Ready=True
 	NotReady  int // not ready, but has reported before
-	NeverSeen int // has never reported, for example not unpacked yet; it does not count for the site's state
+	NeverSeen int // has never reported, so it does not count for the site's state
 	Waiting   int // not ready, and still without its NoExecute taint
 }
 
-// Full tells whether every node that counts is not ready.
+// Full tells whether every node that counts is not ready: the site is fully disrupted.
 func (c SiteCount) Full() bool { return c.Ready == 0 && c.NotReady > 0 }
 
 // A SiteTally counts all sites.
@@ -116,5 +116,5 @@ func FailedAt(n *corev1.Node) time.Time {
 	return n.CreationTimestamp.Time
 }
 
-// SameTaint tells whether two taints are equal but for the time they were added.
+// SameTaint tells whether two taints are equal, apart from the time they were added.
 func SameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }

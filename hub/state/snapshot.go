@@ -23,15 +23,15 @@ import (
 
 type table[V any] = btree.Map[string, V]
 
-// degree is small because every change copies the tree nodes on its path: this copies a third of
-// what the library's default of 32 does.
+// degree is small because every change copies the tree nodes on its path: it copies a third of what
+// the library's default of 32 copies.
 const degree = 8
 
 // A Snapshot is the fleet at one moment. All walks are in the order of namespace and name.
 type Snapshot struct {
-	Revision uint64    // of the newest change of any kind; it never decreases
+	Revision uint64    // the revision of the newest change of any kind; it never decreases
 	Salt     string    // the hub's identity, which makes uids unique among hubs
-	Started  time.Time // when this hub process began to listen
+	Started  time.Time // when this hub process began to accept devices
 
 	tables       [len(kinds)]*table[Object]
 	byUID        *table[location]       // uid
@@ -51,13 +51,13 @@ type Snapshot struct {
 	claimants    *table[struct{}]       // namespace, claim, pod
 	volumesOn    *table[struct{}]       // node, persistent volume
 	seen         *table[time.Time]      // node
-	all          SiteTally              // all sites together
+	all          SiteTally              // the counts of all sites
 	seenReset    time.Time              // every node counts as seen at or after this moment
 	diskFull     bool                   // see DiskFull
-	listening    time.Time              // since when devices can be received; see Listening
+	listening    time.Time              // since when the hub accepts devices; see Listening
 }
 
-// Empty returns the fleet of a new hub.
+// Empty returns the snapshot of a new hub.
 func Empty(salt string, started time.Time) Snapshot {
 	s := Snapshot{Salt: salt, Started: started, seenReset: started}
 	for i := range s.tables {
@@ -271,8 +271,8 @@ func (s Snapshot) WithSeen(node string, t time.Time) Snapshot {
 	return s.WithAllSeen(func(yield func(string, time.Time) bool) { yield(node, t) })
 }
 
-// WithAllSeen returns the snapshot with new times of many nodes, for the price of one copy:
-// thousands can be due at one moment.
+// WithAllSeen returns the snapshot with new times of many nodes. It copies the table once, since
+// thousands of nodes can be due at one moment.
 func (s Snapshot) WithAllSeen(all iter.Seq2[string, time.Time]) Snapshot {
 	seen := s.seen
 	for node, t := range all {
@@ -294,8 +294,8 @@ func (s Snapshot) ResetSeen(t time.Time) Snapshot {
 // SeenReset returns when every node last counted as seen.
 func (s Snapshot) SeenReset() time.Time { return s.seenReset }
 
-// Listen returns the snapshot of a hub that could not receive anything until t: every node counts
-// as seen then.
+// Listen returns the snapshot of a hub that could not receive anything until t. Every node counts
+// as seen at t.
 func (s Snapshot) Listen(t time.Time) Snapshot {
 	s.listening = t
 	if t.After(s.seenReset) {
@@ -304,8 +304,8 @@ func (s Snapshot) Listen(t time.Time) Snapshot {
 	return s
 }
 
-// Listening returns since when the hub has received without a break: since its start, or since it
-// last stood still.
+// Listening returns since when the hub has received without a break: since its start, or since the
+// end of its last suspension.
 func (s Snapshot) Listening() time.Time {
 	if s.listening.After(s.Started) {
 		return s.listening

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// A Subject is what a decider is asked about: an object, whether or not it exists; without a name,
-// all objects of the kind.
+// A Subject is an object, existing or not, for which a decider is called; without a name, all
+// objects of the kind.
 type Subject struct {
 	Key
-	// Part limits the question to one part of the decider's work: a capitalized word of the
-	// decider, or the name of a node. "": all of it.
+	// Part limits the call to one part of the decider's work: a capitalized word that the decider
+	// defines, or the name of a node. "": all of it.
 	Part string
 	// Was is what Touches passes to Decide because the snapshot no longer has it, such as the
-	// taints of a deleted node. Alarms have none.
+	// taints of a deleted node. The subject of an alarm has no Was.
 	Was any
 }
 
@@ -30,7 +30,7 @@ func AboutNodes(s Snapshot) []Subject {
 }
 
 // OnlyNodes tells whether the subjects, which are distinct, are all nodes with the same part. Then
-// a decider can be asked about any subset.
+// a decider can be called for any subset.
 func OnlyNodes(subjects []Subject) bool {
 	for _, q := range subjects {
 		if q.Kind != Nodes || q.Name == "" || q.Part != subjects[0].Part || q.Was != nil {
@@ -52,7 +52,7 @@ func Touched(touches func(Applied) []Subject, changes []Applied) []Subject {
 	return d.all
 }
 
-// Distinct joins lists of subjects and drops repetitions. Subjects with a Was are all kept.
+// Distinct joins lists of subjects and drops duplicates. A subject with a Was is never a duplicate.
 func Distinct(lists ...[]Subject) []Subject {
 	var only []Subject
 	total := 0
@@ -74,7 +74,7 @@ func Distinct(lists ...[]Subject) []Subject {
 // distinct is a set of subjects in order.
 type distinct struct {
 	all  []Subject
-	seen map[uint64]int // by hash: the index in all; on a collision, one of the next hashes
+	seen map[uint64]int // index in all by hash; after a collision, one of the next hashes
 }
 
 // A ref is a subject without Was.
@@ -93,7 +93,7 @@ func (d *distinct) add(list []Subject) {
 	}
 }
 
-// has tells whether a subject without Was is in the set, and adds it if not.
+// has adds a subject without Was to the set, and tells whether it was there before.
 func (d *distinct) has(q Subject) bool {
 	for at := maphash.Comparable(seed, ref{q.Key, q.Part}); ; at++ {
 		i, taken := d.seen[at]
@@ -110,8 +110,8 @@ func (d *distinct) has(q Subject) bool {
 	}
 }
 
-// appendDoubling appends to a list that may become long. It doubles the capacity, where append
-// grows by a quarter and copies a long list several times.
+// appendDoubling appends to a list that may become long. It doubles the capacity; append would grow
+// it by a quarter and copy a long list several times.
 func appendDoubling[T any](list []T, item ...T) []T {
 	if len(list)+len(item) > cap(list) {
 		list = slices.Grow(list, max(len(list), len(item)))

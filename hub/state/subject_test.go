@@ -19,10 +19,10 @@ func TestDistinctKeepsEverySubjectOnce(t *testing.T) {
 		lists [][]state.Subject
 		want  []state.Subject
 	}{
-		{"no list gives none", [][]state.Subject{nil, {}}, nil},
-		{"one list is returned", [][]state.Subject{nil, {a}}, []state.Subject{a}},
+		{"empty lists have no subjects", [][]state.Subject{nil, {}}, nil},
+		{"a single list stays as it is", [][]state.Subject{nil, {a}}, []state.Subject{a}},
 		{"the first of equal subjects keeps its place", [][]state.Subject{{b, a}, {a, b}}, []state.Subject{b, a}},
-		{"a part is another subject", [][]state.Subject{{a}, {part}}, []state.Subject{a, part}},
+		{"subjects with different parts are different", [][]state.Subject{{a}, {part}}, []state.Subject{a, part}},
 		{
 			"a subject with Was is never dropped", [][]state.Subject{{a, was}, {was, again}},
 			[]state.Subject{a, was, was, again},

@@ -12,14 +12,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// The labels that a Job gave its pods before they had a prefix. Clients still use them.
+// The labels of a Job's pods from before Kubernetes gave them a prefix. Clients still use them.
 const (
 	oldJobUID  = "controller-uid"
 	oldJobName = "job-name"
 )
 
-// defaultJob sets the selector of a Job and copies its pods' labels to a Job without any, as
-// Kubernetes does.
+// defaultJob sets the selector of a Job. As in Kubernetes, a Job without labels gets those of its
+// pods.
 func defaultJob(j *batchv1.Job) {
 	selectOwnPods(j)
 	if len(j.Labels) == 0 {
@@ -60,8 +60,7 @@ func JobCondition(j *batchv1.Job, t batchv1.JobConditionType) *batchv1.JobCondit
 	return &j.Status.Conditions[i]
 }
 
-// JobEnd returns the condition with which a Job has ended, Complete or Failed; nil: it has not
-// ended.
+// JobEnd returns the condition that ended a Job, Complete or Failed; nil if the Job has not ended.
 func JobEnd(j *batchv1.Job) *batchv1.JobCondition {
 	if c := JobCondition(j, batchv1.JobComplete); c != nil {
 		return c
@@ -69,7 +68,7 @@ func JobEnd(j *batchv1.Job) *batchv1.JobCondition {
 	return JobCondition(j, batchv1.JobFailed)
 }
 
-// Schedule parses when a CronJob starts: five fields or a name such as @daily, in its time zone or
+// Schedule parses a CronJob's schedule: five fields or a name such as @daily, in its time zone or
 // the hub's.
 func Schedule(c *batchv1.CronJobSpec) (cron.Schedule, error) {
 	text := c.Schedule
@@ -79,15 +78,15 @@ func Schedule(c *batchv1.CronJobSpec) (cron.Schedule, error) {
 	return cron.ParseStandard(text)
 }
 
-// PodUnreachable is a condition of StatefulSets, and of Deployments that recreate, that Kubernetes
-// does not have: a pod is on a device that does not answer, and no replacement is made.
+// PodUnreachable is a condition that Kubernetes does not have, of StatefulSets and of Deployments
+// with the strategy Recreate: the device of a pod is unreachable, so the pod is not replaced.
 const PodUnreachable appsv1.StatefulSetConditionType = "PodUnreachable"
 
 // RolloutBlocked is a condition of StatefulSets that Kubernetes does not have: the newest revision
-// waits for a pod of an older one that does not become ready.
+// waits because a pod of an older revision does not become ready.
 const RolloutBlocked appsv1.StatefulSetConditionType = "RolloutBlocked"
 
-// Replicas returns how many pods a workload asks for; 0: it has no such field.
+// Replicas returns how many pods a workload requests, 0 for a kind without replicas.
 func Replicas(o Object) int32 {
 	n := new(int32)
 	switch o := o.(type) {
@@ -103,12 +102,13 @@ func Replicas(o Object) int32 {
 	return max(ptr.Deref(n, 1), 0)
 }
 
-// LargeSet is up to how many objects are walked at each change of one of them. Larger sets are
-// walked from time to time, as the hub could do nothing else while all of them are replaced.
+// LargeSet is the largest number of objects that are walked at each change of one of them. Larger
+// sets are walked from time to time; otherwise the hub would be busy while all of them are
+// replaced.
 const LargeSet = 1000
 
-// PodsOf returns how many pods a workload has by its status. For a Job it is an upper bound, since
-// ended pods count.
+// PodsOf returns how many pods a workload has according to its status. For a Job it is an upper
+// bound, because ended pods count.
 func PodsOf(s Snapshot, o Object) int {
 	switch o := o.(type) {
 	case *appsv1.Deployment:

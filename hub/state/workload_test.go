@@ -25,7 +25,7 @@ func TestPodsOfAWorkload(t *testing.T) {
 		{&appsv1.StatefulSet{Status: appsv1.StatefulSetStatus{Replicas: 3}}, 3},
 		{&appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{CurrentNumberScheduled: 3}}, 3},
 		{&batchv1.Job{Status: batchv1.JobStatus{Active: 1, Terminating: new(int32(1)), Succeeded: 2, Failed: 1}}, 5},
-		{&batchv1.Job{Status: batchv1.JobStatus{Succeeded: 100_000}}, 7}, // most of them were cleaned up
+		{&batchv1.Job{Status: batchv1.JobStatus{Succeeded: 100_000}}, 7}, // most of its pods were removed
 		{&corev1.Pod{}, 0},
 		{nil, 0},
 	} {
