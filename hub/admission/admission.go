@@ -2,9 +2,10 @@
 // warns about fields that devices do not implement.
 //
 // Every object that a user or controller writes passes through it. Values and messages are those of
-// kube-apiserver. The supported fields are an allow-list, so that fields of a newer Kubernetes are
-// refused until they are implemented. The package is pure and never looks at roles or resource
-// versions: package kube does. Package policy says what may run; a device also has its own policy.
+// kube-apiserver. The supported fields are an allow-list, so fields of a newer Kubernetes are
+// refused until the devices implement them. The package is pure and never checks roles or resource
+// versions: package kube does. Package policy decides which pods may run; a device also has its own
+// policy.
 package admission
 
 import (
@@ -21,16 +22,16 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// Settings configure admission. The zero value allows nothing that reaches out of a container.
+// Settings configure admission. The zero value allows no access beyond the container.
 type Settings struct {
 	// NotReadySeconds and UnreachableSeconds are the default tolerations of pods for a node that is
 	// not ready or unreachable. 0: evict at once.
 	NotReadySeconds, UnreachableSeconds int64
 
-	Policy      policy.Document // what may run on devices, in addition to each device's policy
+	Policy      policy.Document // what may run on devices; each device can restrict it further
 	PodSecurity string          // default level of namespaces: privileged, baseline or restricted; "": baseline
 
-	LeaseInterval time.Duration // of devices; 0: 10 s. Grace periods of sites are at least four times as long
+	LeaseInterval time.Duration // of devices; 0: 10 s. A site's grace period is at least four lease intervals
 }
 
 // Admit fills in an object's defaults in place, and returns warnings and errors. old is nil for a
@@ -63,7 +64,7 @@ func Validate(o state.Object, s Settings) field.ErrorList {
 }
 
 // ValidateUpdate returns the errors of an object that replaces old. An unchanged pod spec stays
-// admitted when settings have changed.
+// admitted even if new settings would refuse it.
 func ValidateUpdate(o, old state.Object, s Settings) field.ErrorList {
 	if state.KindOf(o) != state.KindOf(old) {
 		return field.ErrorList{field.Invalid(field.NewPath("kind"), state.KindOf(o), "may not change")}
@@ -74,10 +75,10 @@ func ValidateUpdate(o, old state.Object, s Settings) field.ErrorList {
 	return append(unchanged(o, old), validate(o, old, s)...)
 }
 
-// validate checks an object on its own. old is nil or of the same kind.
+// validate checks an object without other objects. old is nil or of the same kind.
 func validate(o, old state.Object, s Settings) field.ErrorList {
 	if errs := bounds(o); errs != nil {
-		return errs // further checks rely on these limits
+		return errs // the other checks rely on these limits
 	}
 	var l list
 	l.meta(o)
@@ -98,14 +99,15 @@ func validate(o, old state.Object, s Settings) field.ErrorList {
 		l.dropUnchanged(at)
 		return l.errs
 	}
-	// Check what devices implement, and what may run.
+	// Check that devices implement the fields, and that the policy allows the pod.
 	l.unsupported(runs, at)
 	l.mayRun(runs, at, s)
 	return l.errs
 }
 
 // dropUnchanged drops the errors of an unchanged pod spec. Rules change with the hub's version and
-// settings, but must not block another change of the object, such as its deletion or scaling.
+// settings. They must not block other changes of an existing object, such as its deletion or
+// scaling.
 func (l *list) dropUnchanged(at *field.Path) {
 	inside := at.String() + "."
 	l.errs = slices.DeleteFunc(l.errs, func(e *field.Error) bool {
@@ -113,7 +115,7 @@ func (l *list) dropUnchanged(at *field.Path) {
 	})
 }
 
-// podSpecOf returns an object's pod spec and its path; nil: it has none.
+// podSpecOf returns an object's pod spec and its path, nil if it has none.
 func podSpecOf(o state.Object) (*corev1.PodSpec, *field.Path) {
 	at := spec
 	switch {

@@ -24,7 +24,7 @@ func messages(errs field.ErrorList) []string {
 	return out
 }
 
-// expect wants exactly one error with a prefix, or none for "".
+// expect fails unless errs is exactly one error with the prefix want, or is empty if want is "".
 func expect(t *testing.T, errs field.ErrorList, want string) {
 	t.Helper()
 	switch got := messages(errs); {
@@ -57,7 +57,7 @@ func TestAnotherKindCannotReplaceAnObject(t *testing.T) {
 	expect(t, ValidateUpdate(&corev1.ConfigMap{}, &corev1.Pod{}, normal), "kind: Invalid value")
 }
 
-// holds checks the properties of any object that can be decoded.
+// holds checks properties that any decoded object must have.
 func holds(t testing.TB, o state.Object) {
 	t.Helper()
 	Default(o, normal)
@@ -65,20 +65,20 @@ func holds(t testing.TB, o state.Object) {
 	Default(o, normal)
 	if !equality.Semantic.DeepEqual(o, once) {
 		b, _ := json.Marshal(once)
-		t.Fatalf("defaulting twice is not defaulting once: %s", b)
+		t.Fatalf("a second Default changes the object: %s", b)
 	}
 	errs := Validate(o, normal)
-	if again := Validate(once, normal); !slices.Equal(messages(again), messages(errs)) {
-		t.Fatalf("judged differently:\n%s\n%s", errs, again)
+	if repeated := Validate(once, normal); !slices.Equal(messages(repeated), messages(errs)) {
+		t.Fatalf("two validations of one object differ:\n%s\n%s", errs, repeated)
 	}
 	Warnings(o)
 	if update := ValidateUpdate(o, once, normal); len(errs) == 0 && len(update) > 0 && o.GetResourceVersion() != "" {
-		t.Fatalf("an object that was admitted cannot be written again: %v", update)
+		t.Fatalf("an admitted object cannot be written again: %v", update)
 	}
 }
 
-// TestAnyObject mutates the samples at random, with a fixed seed.
-func TestAnyObject(t *testing.T) {
+// TestMutatedObjectsAreHandledConsistently mutates the samples at random, with a fixed seed.
+func TestMutatedObjectsAreHandledConsistently(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	values := []any{nil, "", "x", "a/b", "-1", "../..", "ALL", true, false, -1.0, 0.0, 1.0, 70000.0, 1e18, "100%", "999999999999%", map[string]any{}, []any{}, "metadata.labels['']", "1e3"}
 	decoded := 0
@@ -109,7 +109,7 @@ func TestAnyObject(t *testing.T) {
 		holds(t, o)
 	}
 	if decoded < 2000 {
-		t.Errorf("only %d objects could be decoded", decoded)
+		t.Errorf("only %d mutated objects can be decoded, want 2000", decoded)
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// bounds checks the size limits of an object. It runs first: comparing, defaulting and adding rely
-// on them.
+// bounds checks the size limits of an object. It runs first, because comparisons, defaults and sums
+// rely on the limits.
 func bounds(o state.Object) field.ErrorList {
 	err := bound.Field(o)
 	if err == nil {
@@ -26,7 +26,7 @@ func bounds(o state.Object) field.ErrorList {
 }
 
 // readable refuses invisible and control characters in names, paths and messages. Arguments,
-// environment and data of a pod's programs may contain any character but NUL.
+// environment and data of a pod's programs may contain any character except NUL.
 func (l *list) readable(o state.Object) {
 	if texts := rules[state.KindOf(o)].texts; texts != nil {
 		texts(l, o)
@@ -55,7 +55,7 @@ func (l *list) siteTexts(s *fleet.Site) {
 	}
 }
 
-// displayText checks a text for people. It may contain line feeds.
+// displayText checks a text that is shown to users. It may contain line feeds.
 func (l *list) displayText(p *field.Path, s string) {
 	if bound.Hidden(s) {
 		l.invalid(p, bound.Text(s, 100),
@@ -63,10 +63,10 @@ func (l *list) displayText(p *field.Path, s string) {
 	}
 }
 
-// programFields are the fields of a pod spec that are passed to its programs unchanged.
+// programFields are the fields of a pod spec that a device passes to the pod's programs unchanged.
 var programFields = []string{"Command", "Args", "Env", "HTTPHeaders"}
 
-// printable checks every string of a pod spec outside of the free fields.
+// printable checks every string of a pod spec except those of programFields.
 func (l *list) printable(v reflect.Value, p *field.Path) {
 	switch v.Kind() {
 	case reflect.Pointer:

@@ -19,11 +19,12 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Consulted are the kinds that Complete reads: its result stays valid until one of them changes.
+// Consulted are the kinds that Complete reads. Its result is valid until an object of these kinds
+// changes.
 var Consulted = slices.DeleteFunc(slices.Clone(state.Kinds()), func(k state.Kind) bool { return !k.Row().Consulted })
 
-// Complete fills in, in place, what the fleet and the namespace add to a new object, or returns in
-// Kubernetes' words why it is refused. The caller has applied Default.
+// Complete fills in, in place, the fields of a new object that come from the fleet and the
+// namespace. Its error is in Kubernetes' words. The caller has applied Default.
 func Complete(o state.Object, s state.Snapshot) error {
 	switch o := o.(type) {
 	case *corev1.Pod:
@@ -42,8 +43,8 @@ func Complete(o state.Object, s state.Snapshot) error {
 	return nil
 }
 
-// MayReplace returns why an object may not replace another one because of other objects in the
-// fleet.
+// MayReplace returns an error if other objects in the fleet forbid an object to replace another
+// one.
 func MayReplace(o state.Object, s state.Snapshot) error {
 	if c, ok := o.(*schedulingv1.PriorityClass); ok {
 		return onlyDefault(c, s)
@@ -55,7 +56,7 @@ func defaultPriorityClass(c *schedulingv1.PriorityClass) {
 	set(&c.PreemptionPolicy, corev1.PreemptLowerPriority)
 }
 
-// priorityClass checks a class. The system's classes never change.
+// priorityClass checks a class. The built-in classes cannot change.
 func (l *list) priorityClass(c *schedulingv1.PriorityClass) {
 	at := func(name string) *field.Path { return field.NewPath(name) }
 	switch system := state.SystemClass(c.Name); {
@@ -90,8 +91,8 @@ func onlyDefault(c *schedulingv1.PriorityClass, s state.Snapshot) error {
 	return nil
 }
 
-// setPriority gives a new pod the priority of its class or of the default class. It refuses another
-// number.
+// setPriority gives a new pod the priority of its class or of the default class. It refuses a
+// different number.
 func setPriority(spec *corev1.PodSpec, s state.Snapshot) error {
 	class := schedulingv1.PriorityClass{PreemptionPolicy: new(corev1.PreemptLowerPriority)}
 	switch named := spec.PriorityClassName != ""; {

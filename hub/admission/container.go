@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// containers checks all containers of a pod spec. volumes are the names that they may mount.
+// containers checks all containers of a pod spec. volumes are the volume names that they may mount.
 func (l *list) containers(s *corev1.PodSpec, volumes map[string]bool, p *field.Path, of specOwner) {
 	if len(s.Containers) == 0 {
 		l.required(p.Child("containers"), "")
@@ -25,7 +25,7 @@ func (l *list) containers(s *corev1.PodSpec, volumes map[string]bool, p *field.P
 		}
 		names[name] = true
 	}
-	taken := map[string]bool{} // host ports; init containers run one at a time
+	taken := map[string]bool{} // host ports; those of init containers do not conflict, as they run one at a time
 	for i := range s.Containers {
 		c, at := &s.Containers[i], p.Child("containers").Index(i)
 		l.container(c, volumes, at, of)
@@ -175,7 +175,7 @@ func (l *list) mounts(mounts []corev1.VolumeMount, volumes map[string]bool, p *f
 	}
 }
 
-// restartPolicy checks a container's own policy and its rules (KEP-5307).
+// restartPolicy checks the restart policy and restart rules of a container (KEP-5307).
 func (l *list) restartPolicy(c *corev1.Container, p *field.Path) {
 	rules := p.Child("restartPolicyRules")
 	if c.RestartPolicy != nil {
@@ -240,7 +240,8 @@ func (l *list) resource(name corev1.ResourceName, in corev1.ResourceList, p *fie
 	l.quantity(p, in[name], !isNative(name))
 }
 
-// isNative reports whether a resource is Kubernetes' own: those can be divided and overcommitted.
+// isNative reports whether a resource is one of Kubernetes' own, which can be divided and
+// overcommitted.
 func isNative(name corev1.ResourceName) bool {
 	return !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
 }
@@ -255,7 +256,8 @@ func (l *list) probes(c *corev1.Container, p *field.Path) {
 	}
 }
 
-// probe checks a probe. If ends is set (liveness, startup) its success threshold must be 1.
+// probe checks a probe. A failed liveness or startup probe restarts its container; for these (ends)
+// the success threshold must be 1.
 func (l *list) probe(b *corev1.Probe, p *field.Path, ends bool) {
 	if b == nil {
 		return
@@ -334,7 +336,7 @@ func (h *handlers) httpGet(x *corev1.HTTPGetAction) {
 	})
 }
 
-// lifecycle checks hooks. A sleep must end within the grace period.
+// lifecycle checks hooks. A sleep hook must end within the grace period.
 func (l *list) lifecycle(c *corev1.Lifecycle, grace *int64, p *field.Path) {
 	if c == nil {
 		return

@@ -85,8 +85,8 @@ func DefaultPod(p *corev1.Pod, s Settings) {
 	}
 }
 
-// DefaultPodTemplate fills in the defaults of a template. As in Kubernetes, some come only with the
-// pod.
+// DefaultPodTemplate fills in the defaults of a template. As in Kubernetes, some defaults are set
+// only in pods.
 func DefaultPodTemplate(t *corev1.PodTemplateSpec) { defaultSpec(&t.Spec) }
 
 func defaultSpec(s *corev1.PodSpec) {
@@ -153,7 +153,7 @@ func defaultHTTPGet(h *corev1.HTTPGetAction) {
 func pullPolicy(image string) corev1.PullPolicy {
 	ref, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
-		return corev1.PullIfNotPresent // not a reference: the engine reports it
+		return corev1.PullIfNotPresent // an invalid reference; the engine reports it
 	}
 	if tagged, ok := reference.TagNameOnly(ref).(reference.Tagged); ok && tagged.Tag() == "latest" {
 		return corev1.PullAlways
@@ -286,8 +286,8 @@ func qos(s *corev1.PodSpec) corev1.PodQOSClass {
 	return corev1.PodQOSBurstable
 }
 
-// extended sets allocatable from capacity for an extended resource that a user adds to capacity
-// only, and limits it to the capacity.
+// extended sets the allocatable amount of an extended resource to its capacity if a user sets only
+// the capacity, and limits it to the capacity.
 func extended(st *corev1.NodeStatus) {
 	if st.Allocatable == nil {
 		return

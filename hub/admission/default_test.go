@@ -19,7 +19,7 @@ func asYAML(t *testing.T, v any) string {
 	return string(b)
 }
 
-func TestThePodsDefaults(t *testing.T) {
+func TestDefaultsOfAPod(t *testing.T) {
 	p := parse[*corev1.Pod](t, `
 metadata: {name: kiosk, namespace: shop}
 spec:
@@ -125,7 +125,7 @@ status:
 	}
 }
 
-func TestTheTemplatesDefaults(t *testing.T) {
+func TestDefaultsOfATemplate(t *testing.T) {
 	d := parse[*appsv1.Deployment](t, `
 metadata: {name: kiosk, namespace: shop}
 spec:
@@ -138,7 +138,7 @@ spec:
 		t.Errorf("the template lacks defaults: %s", asYAML(t, s))
 	}
 	if s.Tolerations != nil || s.Containers[0].Resources.Requests != nil || s.EnableServiceLinks != nil {
-		t.Errorf("the template has what only pods have: %s", asYAML(t, s))
+		t.Errorf("the template has defaults that only pods have: %s", asYAML(t, s))
 	}
 	if got := asYAML(t, d.Spec.Strategy) + asYAML(t, []int32{*d.Spec.Replicas, *d.Spec.RevisionHistoryLimit, *d.Spec.ProgressDeadlineSeconds}); got !=
 		"rollingUpdate:\n  maxSurge: 25%\n  maxUnavailable: 25%\ntype: RollingUpdate\n- 1\n- 10\n- 600\n" {
@@ -150,23 +150,23 @@ spec:
 	}
 }
 
-func TestTheDefaultsOfOtherKinds(t *testing.T) {
+func TestDefaultsOfOtherKinds(t *testing.T) {
 	s := sample(t, state.Secrets).(*corev1.Secret)
 	if s.StringData != nil || string(s.Data[".dockerconfigjson"]) != `{"auths":{}}` {
-		t.Errorf("stringData has not become data: %v", s)
+		t.Errorf("stringData is not moved to data: %v", s)
 	}
 	ns := sample(t, state.Namespaces).(*corev1.Namespace)
 	if ns.Labels["kubernetes.io/metadata.name"] != "shop" || ns.Status.Phase != corev1.NamespaceActive {
-		t.Errorf("the namespace is not complete: %v", ns)
+		t.Errorf("the namespace lacks defaults: %v", ns)
 	}
 	n := parse[*corev1.Node](t, `{metadata: {name: pi}, spec: {podCIDR: 10.1.0.0/24}, status: {capacity: {cpu: "4"}}}`)
 	Default(n, normal)
 	if n.Status.Allocatable.Cpu().String() != "4" || len(n.Spec.PodCIDRs) != 1 {
-		t.Errorf("the node is not complete: %v", n)
+		t.Errorf("the node lacks defaults: %v", n)
 	}
 }
 
-func TestWhenAnImageIsPulled(t *testing.T) {
+func TestAnImageWithoutAFixedTagIsAlwaysPulled(t *testing.T) {
 	for image, want := range map[string]corev1.PullPolicy{
 		"kiosk": corev1.PullAlways, "kiosk:latest": corev1.PullAlways, "host:5000/kiosk": corev1.PullAlways,
 		"kiosk:1": corev1.PullIfNotPresent, "host:5000/kiosk:1": corev1.PullIfNotPresent,
@@ -184,14 +184,14 @@ func TestQualityOfService(t *testing.T) {
 		containers string
 		want       corev1.PodQOSClass
 	}{
-		"nothing said is best effort":                           {"[{name: a, image: a}]", corev1.PodQOSBestEffort},
-		"zeros are nothing said":                                {"[{name: a, image: a, resources: {requests: {cpu: 0}}}]", corev1.PodQOSBestEffort},
-		"limits of both kinds alone are guaranteed":             {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}}}]", corev1.PodQOSGuaranteed},
-		"requests below limits are burstable":                   {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 500m}}}]", corev1.PodQOSBurstable},
-		"memory alone is burstable":                             {"[{name: a, image: a, resources: {limits: {memory: 1Gi}}}]", corev1.PodQOSBurstable},
-		"a container without resources makes it burstable":      {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}}}, {name: b, image: b}]", corev1.PodQOSBurstable},
-		"storage says nothing about memory: it is best effort":  {"[{name: a, image: a, resources: {limits: {ephemeral-storage: 1Gi}}}]", corev1.PodQOSBestEffort},
-		"two guaranteed containers make a guaranteed pod of it": {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}}}, {name: b, image: b, resources: {limits: {cpu: 2, memory: 2Gi}}}]", corev1.PodQOSGuaranteed},
+		"a pod without requests and limits is best effort":       {"[{name: a, image: a}]", corev1.PodQOSBestEffort},
+		"a pod with requests of zero is best effort":             {"[{name: a, image: a, resources: {requests: {cpu: 0}}}]", corev1.PodQOSBestEffort},
+		"a pod with only limits of cpu and memory is guaranteed": {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}}}]", corev1.PodQOSGuaranteed},
+		"a pod with requests below its limits is burstable":      {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 500m}}}]", corev1.PodQOSBurstable},
+		"a pod with only a memory limit is burstable":            {"[{name: a, image: a, resources: {limits: {memory: 1Gi}}}]", corev1.PodQOSBurstable},
+		"a pod with one container without limits is burstable":   {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}}}, {name: b, image: b}]", corev1.PodQOSBurstable},
+		"a pod with only a storage limit is best effort":         {"[{name: a, image: a, resources: {limits: {ephemeral-storage: 1Gi}}}]", corev1.PodQOSBestEffort},
+		"a pod with limits for both containers is guaranteed":    {"[{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}}}, {name: b, image: b, resources: {limits: {cpu: 2, memory: 2Gi}}}]", corev1.PodQOSGuaranteed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := parse[*corev1.Pod](t, "metadata: {name: a, namespace: b}\nspec: {containers: "+c.containers+"}")
@@ -215,24 +215,24 @@ func TestPriorityClasses(t *testing.T) {
 	expect(t, Validate(aPod(t, "priority: -5"), normal), "")
 }
 
-// The default tolerations, scenario by scenario (S9).
+// The cases of section S9 of the scenarios.
 func TestDefaultTolerations(t *testing.T) {
 	const (
 		notReady    = "{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 300}"
 		unreachable = "{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 300}"
 	)
 	for _, c := range []struct{ name, have, want string }{
-		{"a pod without any gets both", "", notReady + "," + unreachable},
-		{"an unrelated one stays first", "{key: foo, operator: Equal, value: bar, effect: NoSchedule, tolerationSeconds: 700}",
+		{"a pod without tolerations gets both", "", notReady + "," + unreachable},
+		{"an unrelated toleration stays first", "{key: foo, operator: Equal, value: bar, effect: NoSchedule, tolerationSeconds: 700}",
 			"{key: foo, operator: Equal, value: bar, effect: NoSchedule, tolerationSeconds: 700}," + notReady + "," + unreachable},
-		{"its own seconds for not-ready stay", "{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 700}",
+		{"the pod's seconds for not-ready stay", "{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 700}",
 			"{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 700}," + unreachable},
-		{"its own seconds for unreachable stay", "{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 700}",
+		{"the pod's seconds for unreachable stay", "{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 700}",
 			"{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 700}," + notReady},
-		{"both of its own stay", notReady + "," + unreachable, notReady + "," + unreachable},
-		{"a toleration without an effect has every effect", "{key: node.kubernetes.io/unreachable, operator: Exists}",
+		{"the pod's seconds for both stay", notReady + "," + unreachable, notReady + "," + unreachable},
+		{"a toleration without an effect covers every effect", "{key: node.kubernetes.io/unreachable, operator: Exists}",
 			"{key: node.kubernetes.io/unreachable, operator: Exists}," + notReady},
-		{"a toleration without a key has every key", "{operator: Exists}", "{operator: Exists}"},
+		{"a toleration without a key covers every key", "{operator: Exists}", "{operator: Exists}"},
 		{"a toleration without a key for another effect does not count", "{operator: Exists, effect: NoSchedule}",
 			"{operator: Exists, effect: NoSchedule}," + notReady + "," + unreachable},
 	} {

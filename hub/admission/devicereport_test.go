@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-func TestADeviceReportIsALimitedObject(t *testing.T) {
+func TestADeviceReportIsASmallJSONObject(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"a":1}`: "", ` {} `: "", ``: "hardware: Invalid value: it is not a JSON object", `[]`: "hardware: Invalid value: it is not a JSON object",
 		`{"a":`: "hardware: Invalid value: it is not a JSON object", `{"a":"` + strings.Repeat("x", 32<<10) + `"}`: "hardware: Too long",

@@ -23,17 +23,17 @@ func TestEphemeralContainers(t *testing.T) {
 	for _, c := range []struct{ name, old, next, want string }{
 		{"one more", "", "  ephemeralContainers: [{name: e, image: busybox, stdin: true, tty: true, targetContainerName: c, volumeMounts: [{name: v, mountPath: /v}]}]\n", ""},
 		{"another", "  ephemeralContainers: [{name: e, image: a}]\n", "  ephemeralContainers: [{name: e, image: a}, {name: f, image: a, targetContainerName: i}]\n", ""},
-		{"in another order", "  ephemeralContainers: [{name: e, image: a}, {name: f, image: b}]\n", "  ephemeralContainers: [{name: f, image: b}, {name: e, image: a}]\n", ""},
+		{"existing containers in another order", "  ephemeralContainers: [{name: e, image: a}, {name: f, image: b}]\n", "  ephemeralContainers: [{name: f, image: b}, {name: e, image: a}]\n", ""},
 		{"one less", "  ephemeralContainers: [{name: e, image: a}]\n", "", `spec.ephemeralContainers: Forbidden: existing ephemeral containers "e" may not be removed`},
 		{"another image", "  ephemeralContainers: [{name: e, image: a}]\n", "  ephemeralContainers: [{name: e, image: b}]\n", `spec.ephemeralContainers: Forbidden: existing ephemeral containers "e" may not be changed`},
-		{"a name that a container has", "", "  ephemeralContainers: [{name: c, image: a}]\n", `spec.ephemeralContainers[0].name: Duplicate value: "c"`},
-		{"a name twice", "", "  ephemeralContainers: [{name: e, image: a}, {name: e, image: a}]\n", `spec.ephemeralContainers[1].name: Duplicate value: "e"`},
+		{"the name of a container", "", "  ephemeralContainers: [{name: c, image: a}]\n", `spec.ephemeralContainers[0].name: Duplicate value: "c"`},
+		{"a duplicate name", "", "  ephemeralContainers: [{name: e, image: a}, {name: e, image: a}]\n", `spec.ephemeralContainers[1].name: Duplicate value: "e"`},
 		{"no name", "", "  ephemeralContainers: [{image: a}]\n", "spec.ephemeralContainers[0].name: Required value"},
 		{"no image", "", "  ephemeralContainers: [{name: e}]\n", "spec.ephemeralContainers[0].image: Required value"},
-		{"a target that is not there", "", "  ephemeralContainers: [{name: e, image: a, targetContainerName: x}]\n", `spec.ephemeralContainers[0].targetContainerName: Not found: "x"`},
-		{"a target that is one itself", "", "  ephemeralContainers: [{name: e, image: a}, {name: f, image: a, targetContainerName: e}]\n", `spec.ephemeralContainers[1].targetContainerName: Not found: "e"`},
-		{"a volume that is not there", "", "  ephemeralContainers: [{name: e, image: a, volumeMounts: [{name: w, mountPath: /v}]}]\n", `spec.ephemeralContainers[0].volumeMounts[0].name: Not found: "w"`},
-		{"a path in a volume", "", "  ephemeralContainers: [{name: e, image: a, volumeMounts: [{name: v, mountPath: /v, subPath: x}]}]\n", "spec.ephemeralContainers[0].volumeMounts[0].subPath: Forbidden: cannot be set for an Ephemeral Container"},
+		{"a missing target", "", "  ephemeralContainers: [{name: e, image: a, targetContainerName: x}]\n", `spec.ephemeralContainers[0].targetContainerName: Not found: "x"`},
+		{"a target that is an ephemeral container", "", "  ephemeralContainers: [{name: e, image: a}, {name: f, image: a, targetContainerName: e}]\n", `spec.ephemeralContainers[1].targetContainerName: Not found: "e"`},
+		{"a missing volume", "", "  ephemeralContainers: [{name: e, image: a, volumeMounts: [{name: w, mountPath: /v}]}]\n", `spec.ephemeralContainers[0].volumeMounts[0].name: Not found: "w"`},
+		{"a subPath of a volume", "", "  ephemeralContainers: [{name: e, image: a, volumeMounts: [{name: v, mountPath: /v, subPath: x}]}]\n", "spec.ephemeralContainers[0].volumeMounts[0].subPath: Forbidden: cannot be set for an Ephemeral Container"},
 		{"ports", "", "  ephemeralContainers: [{name: e, image: a, ports: [{containerPort: 80}]}]\n", "spec.ephemeralContainers[0].ports: Forbidden: is not supported: cannot be set for an Ephemeral Container"},
 		{"a probe", "", "  ephemeralContainers: [{name: e, image: a, livenessProbe: {tcpSocket: {port: 1}}}]\n", "spec.ephemeralContainers[0].livenessProbe: Forbidden"},
 		{"a hook", "", "  ephemeralContainers: [{name: e, image: a, lifecycle: {preStop: {sleep: {seconds: 1}}}}]\n", "spec.ephemeralContainers[0].lifecycle: Forbidden"},
@@ -51,10 +51,10 @@ func TestEphemeralContainers(t *testing.T) {
 	}
 	with := pod("  ephemeralContainers: [{name: e, image: a}]\n")
 	if e := with.Spec.EphemeralContainers[0]; e.ImagePullPolicy != corev1.PullAlways || e.TerminationMessagePath == "" {
-		t.Errorf("it has no defaults: %+v", e)
+		t.Errorf("the container lacks defaults: %+v", e)
 	}
 	if _, errs := admission.Admit(with.DeepCopy(), pod(""), admission.Settings{}); errs == nil || !strings.Contains(errs.ToAggregate().Error(), "pod updates may not change fields other than") {
-		t.Errorf("an update of the pod itself: %v", errs)
+		t.Errorf("an update without the subresource: %v", errs)
 	}
 	fresh := with.DeepCopy()
 	fresh.ResourceVersion = ""

@@ -9,16 +9,16 @@ import (
 )
 
 func TestAPodToleratesTheTaintOfItsHardware(t *testing.T) {
-	one := corev1.ResourceList{"flotilla.dev/gpiochip": resource.MustParse("1"), corev1.ResourceCPU: resource.MustParse("1")}
+	gpio := corev1.ResourceList{"flotilla.dev/gpiochip": resource.MustParse("1"), corev1.ResourceCPU: resource.MustParse("1")}
 	for _, c := range []struct {
 		rule string
 		spec corev1.PodSpec
 		want []string
 	}{
-		{"a container's limit, which is its request", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: one}}}}, []string{"flotilla.dev/gpiochip"}},
-		{"an init container's request", corev1.PodSpec{InitContainers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: one}}}}, []string{"flotilla.dev/gpiochip"}},
-		{"not for Kubernetes' own resources", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"memory": resource.MustParse("1")}}}}}, nil},
-		{"not twice", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: one}}},
+		{"a container's limit is its request", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: gpio}}}}, []string{"flotilla.dev/gpiochip"}},
+		{"an init container's request counts", corev1.PodSpec{InitContainers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: gpio}}}}, []string{"flotilla.dev/gpiochip"}},
+		{"Kubernetes' own resources have no toleration", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"memory": resource.MustParse("1")}}}}}, nil},
+		{"an existing toleration is not repeated", corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: gpio}}},
 			Tolerations: []corev1.Toleration{{Key: "flotilla.dev/gpiochip", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}}, []string{"flotilla.dev/gpiochip"}},
 	} {
 		p := corev1.Pod{Spec: c.spec}

@@ -16,15 +16,15 @@ import (
 
 var update = flag.Bool("update", false, "write the manual's tables of pod fields")
 
-// A podField is a field of a pod's types, with a path of honoured fields that leads to it.
+// A podField is a field of a pod's types, with a path of honoured fields to it.
 type podField struct {
 	owner, name string
 	support     Support
 	why         string
-	at          []reflect.StructField // from PodSpec; the last one is the field
+	at          []reflect.StructField // the path from PodSpec; its last field is the podField
 }
 
-// podFields visits every field of PodSpec and of the honoured types in it.
+// podFields visits every field of PodSpec and of all honoured types below it.
 func podFields() (all []podField) {
 	seen := map[string]bool{}
 	var walk func(reflect.Type, string, []reflect.StructField)
@@ -109,14 +109,13 @@ func ask(v reflect.Value) {
 	}
 }
 
-// No field is accepted without effect and without a message: each is honoured, ignored with its
-// warning, or refused with its error.
-func TestEveryFieldOfAPodIsHonouredWarnedOfOrRefused(t *testing.T) {
+// Every field has an effect or a message.
+func TestEveryPodFieldIsHonouredWarnedAboutOrRefused(t *testing.T) {
 	n := map[Support]int{}
 	for _, f := range podFields() {
 		n[f.support]++
 		spec, at := asked(f)
-		if f.name == "hostUsers" { // true is the default behaviour
+		if f.name == "hostUsers" { // true is the default
 			spec.HostUsers = new(bool)
 		}
 		errs := field.ErrorList{}
@@ -129,26 +128,26 @@ func TestEveryFieldOfAPodIsHonouredWarnedOfOrRefused(t *testing.T) {
 		switch f.support {
 		case Honoured:
 			if slices.ContainsFunc(errs, func(e *field.Error) bool { return e.Field == at }) || slices.Contains(warned, warning) {
-				t.Errorf("%s of %s: %v %v", f.name, f.owner, errs, warned)
+				t.Errorf("%s of %s is honoured, but refused as %v or warned about as %v", f.name, f.owner, errs, warned)
 			}
 		case Ignored:
 			if f.why == "" || !slices.Contains(warned, warning) {
-				t.Errorf("%s of %s: warned of as %q, want %q", f.name, f.owner, warned, warning)
+				t.Errorf("%s of %s: the warnings are %q, want %q", f.name, f.owner, warned, warning)
 			}
 		case Refused:
 			if f.why == "" || !slices.Contains(messages(errs), sentence) {
-				t.Errorf("%s of %s: refused as %q, want %q", f.name, f.owner, messages(errs), sentence)
+				t.Errorf("%s of %s: the errors are %q, want %q", f.name, f.owner, messages(errs), sentence)
 			}
 		}
 	}
 	if n[Honoured] < 150 || n[Ignored] < 5 || n[Refused] < 40 {
-		t.Errorf("the walk came to %v", n)
+		t.Errorf("the walk found too few fields: %v", n)
 	}
 }
 
-// The manual's tables match the code: a row for all fields of a type that are handled alike, and
-// one table for types whose fields are all honoured. go test ./hub/admission -run Manual -update
-// writes them.
+// The manual's tables match the code. A type has a row for all fields that are handled alike; types
+// whose fields are all honoured share one table. go test ./hub/admission -run Manual -update writes
+// the tables.
 func TestTheManualsTablesOfPodFields(t *testing.T) {
 	type row struct{ owner, here string }
 	var owners []string

@@ -21,7 +21,7 @@ import (
 )
 
 // firmwareRollout checks a rollout. An empty selector would select the whole fleet. Only the hub
-// writes the document's content.
+// writes the rollout's document.
 func (l *list) firmwareRollout(r *fleet.FirmwareRollout) {
 	s := r.Spec
 	if sel := s.Selector; sel == nil || len(sel.MatchLabels)+len(sel.MatchExpressions) == 0 {
@@ -75,7 +75,7 @@ func (l *list) firmwareRollout(r *fleet.FirmwareRollout) {
 	}
 }
 
-// rolloutUnchanged refuses another profile: that needs a new rollout with its own batches.
+// rolloutUnchanged refuses a change of the profile, which needs a new rollout with its own batches.
 func (l *list) rolloutUnchanged(r, old *fleet.FirmwareRollout) {
 	l.same(r.Spec.Profile, old.Spec.Profile, spec.Child("profile"))
 	if r.Spec.Retry < old.Spec.Retry {
@@ -84,7 +84,7 @@ func (l *list) rolloutUnchanged(r, old *fleet.FirmwareRollout) {
 	}
 }
 
-// timeZone checks the annotation with a site's time zone, in which its windows open.
+// timeZone checks the annotation with a site's time zone, in which the windows of rollouts are.
 func (l *list) timeZone(s *fleet.Site) {
 	if zone, ok := s.Annotations[fleet.AnnotationTimeZone]; ok {
 		if _, err := time.LoadLocation(zone); err != nil || zone == "" || strings.EqualFold(zone, "Local") {
@@ -111,11 +111,10 @@ func (l *list) site(s *fleet.Site, set Settings) {
 		if every = d.Duration; every < time.Second || every > 5*time.Minute || every%time.Second != 0 {
 			// limits of the wire protocol
 			l.invalid(p.Child("leaseInterval"), every.String(), "must be whole seconds between 1s and 5m, such as 60s")
-			every = leaseInterval // check the grace periods with a valid interval
+			every = leaseInterval // so that the grace periods are checked with a valid interval
 		}
 	}
-	// As in the hub's settings: at least four lease intervals, so that two lost renewals never
-	// evict.
+	// The hub's settings have the same minimum: two lost renewals never evict a pod.
 	grace := func(name string, d *metav1.Duration) {
 		if d != nil && d.Duration < 4*every {
 			l.invalid(p.Child(name), d.Duration.String(), fmt.Sprintf(
@@ -174,12 +173,12 @@ func (l *list) report(r *fleet.DeviceReport) {
 	}
 }
 
-// maxNote is the length limit of an incident's note, the same as of a site's texts.
+// maxNote limits the length of an incident's note, like a site's texts.
 const maxNote = 1024
 
-// SignIncident returns an incident that replaces live, with the user and time of the
-// acknowledgement; it overwrites the client's values. Times that a client has read in whole seconds
-// keep their fractions. It returns objects of other kinds unchanged.
+// SignIncident returns the incident to store in place of live. It overwrites the client's values of
+// the acknowledgement with the user and the time. Times that a client has read in whole seconds get
+// their fractions back. Objects of other kinds are returned unchanged.
 func SignIncident(next, live state.Object, by string, now time.Time) state.Object {
 	sent, ok := next.(*fleet.Incident)
 	if !ok {

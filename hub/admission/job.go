@@ -56,7 +56,7 @@ func defaultCronJob(s *batchv1.CronJobSpec) {
 	defaultJob(&s.JobTemplate.Spec)
 }
 
-// cronJobName leaves room for the suffix of the Jobs' names.
+// cronJobName keeps names short enough for the suffix of the Jobs' names.
 func cronJobName(name string, prefix bool) []string {
 	wrong := apivalidation.NameIsDNSSubdomain(name, prefix)
 	if len(name) > 52 {
@@ -65,7 +65,8 @@ func cronJobName(name string, prefix bool) []string {
 	return wrong
 }
 
-// jobName checks that a Job's name can be a label of its pods, if they have it.
+// jobName checks that a Job's name can be the value of its pods' label. With manualSelector they
+// have no such label.
 func (l *list) jobName(j *batchv1.Job) {
 	if most := validation.LabelValueMaxLength; len(j.Name) > most && !is(j.Spec.ManualSelector) {
 		l.invalid(field.NewPath("metadata", "name"), j.Name, fmt.Sprintf(
@@ -121,8 +122,9 @@ func (l *list) job(s *batchv1.JobSpec, p *field.Path, fresh bool) {
 	}
 }
 
-// neverRestarts refuses a policy that counts pods if their containers restart in place. The error
-// names the policy's field, since the pod spec may be unchanged.
+// neverRestarts refuses a pod failure policy if the containers restart in place, because such
+// failures are not counted. The error names the policy's field, since the pod spec may be
+// unchanged.
 func (l *list) neverRestarts(s *batchv1.JobSpec, p *field.Path) {
 	if r := s.Template.Spec.RestartPolicy; r == corev1.RestartPolicyOnFailure {
 		l.forbidden(p, fmt.Sprintf(
@@ -309,8 +311,8 @@ func (l *list) indexes(text string, completions int32, p *field.Path) (n int32) 
 	return n
 }
 
-// jobUnchanged allows changes of a Job's parallelism, deadlines and cleanup. While it is suspended
-// and no pod runs, the placement and resources of its pods may change too (KEP-5440).
+// jobUnchanged allows changes of a Job's parallelism, deadlines and cleanup. While the Job is
+// suspended and none of its pods runs, their placement and resources may change too (KEP-5440).
 func (l *list) jobUnchanged(o, old *batchv1.Job) {
 	now, was := &o.Spec, &old.Spec
 	l.selectorUnchanged(now.Selector, was.Selector)

@@ -12,11 +12,11 @@ import (
 
 const aJob = "metadata: {name: j, namespace: shop}\nspec:\n  template: {spec: {restartPolicy: Never, containers: [{name: c, image: 'kiosk:1'}]}}\n"
 
-// Errors of a Job name its field, in Kubernetes' words.
+// The error names the invalid field, in Kubernetes' words.
 func TestAJobIsRefusedByItsField(t *testing.T) {
 	for lines, want := range map[string]string{
 		"parallelism: -1":                                         "spec.parallelism: Invalid value: -1",
-		"completionMode: Indexed":                                 "", // one completion by default
+		"completionMode: Indexed":                                 "", // completions is 1 by default
 		"{completionMode: Indexed, parallelism: 2}":               "spec.completions: Required value",
 		"{completionMode: Indexed, completions: 100001}":          "spec.completions: Invalid value: 100001",
 		"completionMode: Sorted":                                  "spec.completionMode: Unsupported value",
@@ -48,7 +48,7 @@ func TestAJobIsRefusedByItsField(t *testing.T) {
 		case want == "" && got != nil:
 			t.Errorf("%s: %v", lines, got)
 		case want != "" && (got == nil || !strings.Contains(got.Error(), want)):
-			t.Errorf("%s: %v, wants %q", lines, got, want)
+			t.Errorf("%s: %v, want %q", lines, got, want)
 		}
 	}
 	j := parse[*batchv1.Job](t, strings.Replace(aJob, "Never", "Always", 1))
@@ -61,15 +61,16 @@ func TestAJobIsRefusedByItsField(t *testing.T) {
 	}
 }
 
-// A Job whose name cannot be a label of its pods is refused, but an existing one may change.
-func TestTheNameOfAJobIsALabelOfItsPods(t *testing.T) {
+// A new Job whose name cannot be a label of its pods is refused. An existing Job with such a name
+// may change.
+func TestANewJobsNameMustFitALabel(t *testing.T) {
 	for _, c := range []struct {
 		name, more, want string
 	}{
 		{strings.Repeat("j", 63), "", ""},
 		{"daily.report", "", ""},
 		{strings.Repeat("j", 64), "", "metadata.name: Invalid value: \"" + strings.Repeat("j", 64) + "\": must be no more than 63 characters"},
-		{strings.Repeat("j", 64), "  manualSelector: true\n  selector: {matchLabels: {a: b}}\n", ""}, // its pods do not have the label
+		{strings.Repeat("j", 64), "  manualSelector: true\n  selector: {matchLabels: {a: b}}\n", ""}, // with manualSelector the pods do not have the label
 	} {
 		job := func() *batchv1.Job {
 			j := parse[*batchv1.Job](t, strings.Replace(aJob, "name: j,", "name: "+c.name+",", 1)+c.more)
@@ -82,14 +83,14 @@ func TestTheNameOfAJobIsALabelOfItsPods(t *testing.T) {
 		case c.want == "" && got != nil:
 			t.Errorf("%s: %v", c.name, got)
 		case c.want != "" && (got == nil || !strings.Contains(got.Error(), c.want)):
-			t.Errorf("%s: %v, wants %q", c.name, got, c.want)
+			t.Errorf("%s: %v, want %q", c.name, got, c.want)
 		}
-		stands := job()
-		Default(stands, normal)
-		again := stands.DeepCopy()
-		again.Spec.Suspend = new(true)
-		if _, errs := Admit(again, stands, normal); len(errs) > 0 {
-			t.Errorf("%s cannot be suspended: %v", c.name, errs.ToAggregate())
+		existing := job()
+		Default(existing, normal)
+		next := existing.DeepCopy()
+		next.Spec.Suspend = new(true)
+		if _, errs := Admit(next, existing, normal); len(errs) > 0 {
+			t.Errorf("the existing job %s cannot be suspended: %v", c.name, errs.ToAggregate())
 		}
 	}
 }
@@ -105,7 +106,7 @@ func TestAJobsTemplateIsImmutable(t *testing.T) {
 		_, errs := Admit(next, old, normal)
 		return errs.ToAggregate()
 	}
-	more := func(j *batchv1.Job) {
+	withRequests := func(j *batchv1.Job) {
 		j.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}
 	}
 	for name, f := range map[string]func(*batchv1.Job){
@@ -120,8 +121,8 @@ func TestAJobsTemplateIsImmutable(t *testing.T) {
 	for name, f := range map[string]func(*batchv1.Job){
 		"image":       func(j *batchv1.Job) { j.Spec.Template.Spec.Containers[0].Image = "other:1" },
 		"completions": func(j *batchv1.Job) { *j.Spec.Completions = 3 },
-		"place":       func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"} },
-		"resources":   more,
+		"placement":   func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"} },
+		"resources":   withRequests,
 	} {
 		if err := change(f); err == nil || !strings.Contains(err.Error(), "immutable") {
 			t.Errorf("%s: %v", name, err)
@@ -129,21 +130,21 @@ func TestAJobsTemplateIsImmutable(t *testing.T) {
 	}
 	*old.Spec.Suspend = true
 	if err := change(func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"} }); err != nil {
-		t.Error("suspended:", err)
+		t.Error("the node selector of a suspended Job cannot change:", err)
 	}
-	if err := change(more); err != nil {
-		t.Error("suspended, other resources:", err)
+	if err := change(withRequests); err != nil {
+		t.Error("the resources of a suspended Job cannot change:", err)
 	}
 	if err := change(func(j *batchv1.Job) {
-		more(j)
+		withRequests(j)
 		j.Spec.Template.Spec.Containers[0].Image = "other:1"
 	}); err == nil {
-		t.Error("suspended, another image, too: it may change")
+		t.Error("the image of a suspended Job may change")
 	}
-	began := metav1.Now() // it is suspended, and its pods are not deleted yet
+	began := metav1.Now() // the Job is suspended, but its pods are not deleted yet
 	old.Status.StartTime = &began
-	if err := change(more); err == nil {
-		t.Error("suspended while its pods run: their resources may change")
+	if err := change(withRequests); err == nil {
+		t.Error("the resources of a suspended Job with running pods may change")
 	}
 }
 
@@ -170,7 +171,7 @@ func TestACronJobIsRefusedByItsField(t *testing.T) {
 		case want == "" && got != nil:
 			t.Errorf("%s: %v", lines, got)
 		case want != "" && (got == nil || !strings.Contains(got.Error(), want)):
-			t.Errorf("%s: %v, wants %q", lines, got, want)
+			t.Errorf("%s: %v, want %q", lines, got, want)
 		}
 	}
 	c := parse[*batchv1.CronJob](t, "metadata: {name: "+strings.Repeat("c", 53)+", namespace: shop}\nspec: {schedule: '@daily'}\n")

@@ -13,12 +13,12 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// maxRequestBytes limits a device's certificate request. One with an RSA key of 4096 bits has less
-// than half of that.
+// maxRequestBytes limits a device's certificate request. A request with an RSA key of 4096 bits has
+// less than half of that.
 const maxRequestBytes = 4 << 10
 
-// joinRequest checks a device's request and its approval. Text that is shown to users, also in a
-// terminal, has no invisible characters.
+// joinRequest checks a device's request and its approval. It refuses invisible characters in text
+// that is shown to users, also in a terminal.
 func (l *list) joinRequest(r *certv1.CertificateSigningRequest) {
 	spec := field.NewPath("spec")
 	if r.Spec.SignerName != state.SignerDevice {
@@ -57,7 +57,7 @@ func (l *list) certificateRequest(text []byte, p *field.Path) {
 	}
 }
 
-// conditions allows Approved or Denied, once, and not both.
+// conditions allows at most one of Approved and Denied, at most once.
 func (l *list) conditions(all []certv1.CertificateSigningRequestCondition, p *field.Path) {
 	seen := map[certv1.RequestConditionType]bool{}
 	for i, c := range all {
@@ -85,7 +85,7 @@ func (l *list) conditions(all []certv1.CertificateSigningRequestCondition, p *fi
 	}
 }
 
-// decision refuses a change of the request and of its decision.
+// decision refuses changes of the request and of its decision.
 func (l *list) decision(r, old *certv1.CertificateSigningRequest) {
 	l.same(r.Spec, old.Spec, field.NewPath("spec"))
 	for _, c := range old.Status.Conditions {

@@ -21,10 +21,10 @@ type rule struct {
 	fill  func(o state.Object, s Settings)
 	check func(l *list, o state.Object, x checkContext)
 	fixed func(l *list, o, old state.Object) // checks immutable fields
-	texts func(l *list, o state.Object)      // checks texts for people outside of a pod spec
+	texts func(l *list, o state.Object)      // checks texts outside of a pod spec that are shown to users
 }
 
-// checkContext is the context of a check.
+// checkContext holds the arguments of a rule's check.
 type checkContext struct {
 	Settings
 	old state.Object // nil: a new object
@@ -143,7 +143,7 @@ var rules = map[state.Kind]rule{
 		fill:  fills(func(r *corev1.LimitRange, _ Settings) { defaultRange(r) }),
 		check: checks((*list).limitRange),
 	},
-	// Written by the hub only.
+	// Only the hub writes objects of these kinds.
 	state.Services: {check: unchecked}, state.Endpoints: {check: unchecked}, state.EndpointSlices: {check: unchecked},
 	state.ServiceAccounts: {check: unchecked},
 	state.FirmwareRollouts: {
@@ -156,10 +156,10 @@ var rules = map[state.Kind]rule{
 	},
 }
 
-// unchecked checks nothing: only the hub writes such objects.
+// unchecked checks nothing, because only the hub writes such objects.
 func unchecked(*list, state.Object, checkContext) {}
 
-// Adapters from functions of one type to functions of any object.
+// The adapters turn functions on one type into functions on any object.
 
 func fills[P state.Object](f func(P, Settings)) func(state.Object, Settings) {
 	return func(o state.Object, s Settings) { f(o.(P), s) }

@@ -18,8 +18,8 @@ import (
 
 const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 
-// applyLimitRanges applies the limit ranges of its namespace to a new pod's containers, and returns
-// violations.
+// applyLimitRanges applies the limit ranges of the namespace to a new pod's containers. It returns
+// the pod's violations.
 func applyLimitRanges(pod *corev1.Pod, s state.Snapshot) error {
 	for r := range state.Each[*corev1.LimitRange](s, state.LimitRanges, pod.Namespace) {
 		applyRangeDefaults(pod, r)
@@ -40,7 +40,7 @@ func checkPodRange(pod *corev1.Pod, s state.Snapshot) error {
 					}
 				}
 			case corev1.LimitTypePod:
-				// as in Kubernetes, the overhead of a runtime does not count
+				// As in Kubernetes, the overhead of a runtime does not count.
 				own := componentresource.PodResourcesOptions{ExcludeOverhead: true}
 				all = append(all, rangeViolations(limit, componentresource.PodRequests(pod, own),
 					componentresource.PodLimits(pod, own))...)
@@ -67,8 +67,7 @@ func joinErrors(all []error) error {
 	return errors.New("[" + strings.Join(words, ", ") + "]")
 }
 
-// applyRangeDefaults gives containers the defaults of a limit range, and records that in an
-// annotation.
+// applyRangeDefaults gives containers the defaults of a limit range. An annotation records them.
 func applyRangeDefaults(pod *corev1.Pod, r *corev1.LimitRange) {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	for _, limit := range r.Spec.Limits {
@@ -112,7 +111,8 @@ func applyRangeDefaults(pod *corev1.Pod, r *corev1.LimitRange) {
 	pod.Annotations[limitRangerAnnotation] = "LimitRanger plugin set: " + strings.Join(notes, "; ")
 }
 
-// rangeViolations returns the requests and limits outside of a range, in Kubernetes' words.
+// rangeViolations returns, in Kubernetes' words, the requests and limits that are outside of a
+// range.
 func rangeViolations(limit *corev1.LimitRangeItem, requests, limits corev1.ResourceList) (all []error) {
 	say := func(form string, values ...any) { all = append(all, fmt.Errorf(form, values...)) }
 	for _, name := range slices.Sorted(maps.Keys(limit.Min)) {
@@ -263,7 +263,7 @@ func (l *list) rangeItem(limit *corev1.LimitRangeItem, at *field.Path) {
 	}
 }
 
-// rangeOf checks that a limit range of one resource is consistent.
+// rangeOf checks that the values of a limit range for one resource are consistent.
 func (l *list) rangeOf(limit *corev1.LimitRangeItem, name corev1.ResourceName, at *field.Path) {
 	above := func(what string, low, high corev1.ResourceList, form string) {
 		a, ok := low[name]

@@ -16,7 +16,7 @@ import (
 // A list collects all errors of an object.
 type list struct{ errs field.ErrorList }
 
-// all adds the errors of a library. Since it iterates over maps, the errors of one field are
+// all adds the errors of a library. The library iterates over maps, so the errors of one field are
 // sorted.
 func (l *list) all(errs field.ErrorList) {
 	for from := 0; from < len(errs); {
@@ -41,13 +41,13 @@ func (l *list) each(p *field.Path, v any, messages []string) {
 	}
 }
 
-// Limits of an error response: a user's input may be as large as a request.
+// Limits of an error response, because an invalid value may be as large as a request.
 const (
 	maxMistakes = 32
 	maxRepeated = 256 // characters of a value
 )
 
-// shorten shortens errors to what people can read.
+// shorten shortens errors to a length that people can read.
 func shorten(errs field.ErrorList) field.ErrorList {
 	more := len(errs) - maxMistakes
 	errs = slices.Clone(errs[:min(len(errs), maxMistakes)])
@@ -67,8 +67,8 @@ func shorten(errs field.ErrorList) field.ErrorList {
 	return errs
 }
 
-// oneOf checks a value against the known ones. An empty value is reported as required, unless it is
-// known.
+// oneOf checks that a value is one of the known values. An empty value is reported as required,
+// unless it is known.
 func oneOf[T ~string](l *list, p *field.Path, v T, known ...T) {
 	switch {
 	case slices.Contains(known, v):
@@ -102,7 +102,7 @@ func (l *list) quantity(p *field.Path, q resource.Quantity, whole bool) {
 	}
 }
 
-// intOrPercent checks a number such as 2 or 25%, if atMost100 is set up to 100%.
+// intOrPercent checks a number such as 2 or 25%; atMost100 limits a percentage to 100%.
 func (l *list) intOrPercent(p *field.Path, v *intstr.IntOrString, atMost100 bool) {
 	switch {
 	case v == nil:
@@ -156,7 +156,7 @@ func noDotDot(l *list, p *field.Path, v string) {
 	}
 }
 
-// fileName is relative for a path that must not begin with "..".
+// fileName checks a relative path that must not begin with "..".
 func fileName(l *list, p *field.Path, v string) {
 	relative(l, p, v)
 	if strings.HasPrefix(v, "..") && !strings.HasPrefix(v, "../") {

@@ -46,8 +46,8 @@ func (l *list) node(n *corev1.Node) {
 	}
 }
 
-// keepTaintTimes keeps the time of existing taints. A client that writes them again without it, as
-// an apply does, must not restart tolerationSeconds.
+// keepTaintTimes keeps the time of existing taints. A client that applies the same taints without
+// times must not restart tolerationSeconds.
 func keepTaintTimes(n *corev1.Node, old state.Object) {
 	was, ok := old.(*corev1.Node)
 	if !ok {
@@ -64,7 +64,7 @@ func keepTaintTimes(n *corev1.Node, old state.Object) {
 }
 
 // nodeCIDRs checks a node's CIDRs: at most one per IP family, since the device creates one network.
-// Each is written as a block and large enough for pods.
+// Each must be the address of a block, and the block large enough for pods.
 func (l *list) nodeCIDRs(cidrs []string, p *field.Path) {
 	families := map[bool]bool{}
 	for i, cidr := range cidrs {
@@ -85,13 +85,13 @@ func (l *list) nodeCIDRs(cidrs []string, p *field.Path) {
 	}
 }
 
-// wholeOnNode reports whether a node has only whole units of a resource.
+// wholeOnNode reports whether a node can have only whole units of a resource.
 func wholeOnNode(name corev1.ResourceName) bool {
 	return name == corev1.ResourcePods || !isNative(name)
 }
 
-// NodeNameWarnings warns about pods with a nodeName that cannot run there now. No scheduler checks them, so no
-// other message comes before they are removed.
+// NodeNameWarnings warns about pods with a nodeName that cannot run on that node now. The scheduler
+// does not check such pods, so the user would get no other message before the pods are removed.
 func NodeNameWarnings(o state.Object, s state.Snapshot) []string {
 	spec, p := podSpecOf(o)
 	if spec == nil || spec.NodeName == "" {

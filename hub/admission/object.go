@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// maxData is the size limit of a config map or secret. Devices receive it in their desired state.
+// maxData limits the size of a config map or secret. Devices receive it in their desired state.
 const maxData = corev1.MaxSecretSize
 
 // meta checks the metadata: name, namespace, labels, annotations, owners, finalizers, managed
@@ -40,7 +40,7 @@ func (l *list) finalizers(of []string, at *field.Path) {
 	}
 }
 
-// finalizer checks that the hub knows a finalizer or that it has a domain.
+// finalizer checks that a finalizer is known to the hub or has a domain.
 func (l *list) finalizer(f string, at *field.Path) {
 	switch {
 	case strings.Contains(f, "/"), f == string(corev1.FinalizerKubernetes), f == metav1.FinalizerOrphanDependents,
@@ -70,8 +70,8 @@ func nameRule(k state.Kind) apivalidation.ValidateNameFunc {
 	return apivalidation.NameIsDNSSubdomain
 }
 
-// siteName checks a site's name as a value of the zone label, with upper case and underscores. It
-// must also fit into a URL path.
+// siteName checks a site's name as a value of the zone label, which allows upper case and
+// underscores. The name must also fit into a URL path.
 func siteName(name string, prefix bool) (wrong []string) {
 	if !prefix && (name == "." || name == "..") {
 		wrong = append(wrong, fmt.Sprintf("may not be '%s'", name))
@@ -106,7 +106,7 @@ func (l *list) configMap(c *corev1.ConfigMap) {
 	}
 }
 
-// secret checks a secret. Its errors never contain a value.
+// secret checks a secret. Its errors never contain a value of the secret.
 func (l *list) secret(s *corev1.Secret) {
 	data := field.NewPath("data")
 	size := 0
@@ -136,7 +136,7 @@ func (l *list) secret(s *corev1.Secret) {
 		object(corev1.DockerConfigJsonKey)
 	case corev1.SecretTypeBasicAuth:
 		if _, ok := s.Data[corev1.BasicAuthUsernameKey]; !ok {
-			need(corev1.BasicAuthPasswordKey) // one of the two is enough
+			need(corev1.BasicAuthPasswordKey) // one of the two keys is enough
 		}
 	case corev1.SecretTypeSSHAuth:
 		if len(s.Data[corev1.SSHAuthPrivateKey]) == 0 {
@@ -183,14 +183,15 @@ func (l *list) budget(s *policyv1.PodDisruptionBudgetSpec, p *field.Path) {
 func (l *list) revision(r *appsv1.ControllerRevision) {
 	l.atLeast(field.NewPath("revision"), r.Revision, 0)
 	if r.Data.Object != nil {
-		return // created by the hub, not decoded
+		return // the hub created the object, so Data is not decoded
 	}
 	if json.Unmarshal(r.Data.Raw, &map[string]any{}) != nil || string(r.Data.Raw) == "null" {
 		l.required(field.NewPath("data"), "data must be a valid JSON object")
 	}
 }
 
-// revisionUnchanged compares values: clients that read and write the data change its formatting.
+// revisionUnchanged compares the decoded data, because clients that read and write the data change
+// its formatting.
 func (l *list) revisionUnchanged(r, old *appsv1.ControllerRevision) {
 	now, was := decodeJSON(r.Data.Raw), decodeJSON(old.Data.Raw)
 	if now == nil || !equality.Semantic.DeepEqual(now, was) {
@@ -198,7 +199,7 @@ func (l *list) revisionUnchanged(r, old *appsv1.ControllerRevision) {
 	}
 }
 
-// decodeJSON decodes JSON, with numbers as written; nil: there is none.
+// decodeJSON decodes JSON and keeps numbers as written; nil if the JSON is empty.
 func decodeJSON(raw []byte) (v any) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()

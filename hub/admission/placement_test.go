@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The placement rules that the single writer evaluates for each node and pod are limited: three
-// megabytes of affinities would take ten seconds with two hundred nodes.
+// The placement rules of a pod are limited, because the single writer evaluates them for each node
+// and pod. Three megabytes of affinities would take ten seconds with two hundred nodes.
 func TestPlacementRulesAreLimited(t *testing.T) {
 	selector := func(n int) *metav1.LabelSelector {
 		s := &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}, MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "e", Operator: metav1.LabelSelectorOpExists}}}
@@ -30,7 +30,7 @@ func TestPlacementRulesAreLimited(t *testing.T) {
 	near := func(n int) corev1.PodAffinityTerm {
 		return corev1.PodAffinityTerm{TopologyKey: "zone", LabelSelector: selector(200), NamespaceSelector: selector(200), Namespaces: numbered(n - 401)}
 	}
-	for what, set := range map[string]func(s *corev1.PodSpec, n int){
+	for name, set := range map[string]func(s *corev1.PodSpec, n int){
 		"nodeSelector": func(s *corev1.PodSpec, n int) {
 			s.NodeSelector = map[string]string{}
 			for _, k := range numbered(n) {
@@ -57,16 +57,16 @@ func TestPlacementRulesAreLimited(t *testing.T) {
 		"preferred nodes": func(s *corev1.PodSpec, n int) {
 			s.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1, Preference: node(n)}}}}
 		},
-		"required pods": func(s *corev1.PodSpec, n int) {
+		"required affinity": func(s *corev1.PodSpec, n int) {
 			s.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{near(n)}}}
 		},
-		"preferred pods": func(s *corev1.PodSpec, n int) {
+		"preferred affinity": func(s *corev1.PodSpec, n int) {
 			s.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: near(n)}}}}
 		},
-		"other pods": func(s *corev1.PodSpec, n int) {
+		"required anti-affinity": func(s *corev1.PodSpec, n int) {
 			s.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{near(n)}}}
 		},
-		"rather other pods": func(s *corev1.PodSpec, n int) {
+		"preferred anti-affinity": func(s *corev1.PodSpec, n int) {
 			s.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: near(n)}}}}
 		},
 	} {
@@ -76,7 +76,7 @@ func TestPlacementRulesAreLimited(t *testing.T) {
 			set(&d.Spec.Template.Spec, n)
 			got := messages(Validate(d, normal))
 			if has := slices.ContainsFunc(got, func(m string) bool { return strings.Contains(m, "are allowed") }); has != refused || !refused && len(got) > 0 {
-				t.Errorf("%s, %d: %.300q", what, n, got)
+				t.Errorf("%s with %d terms: %.300q", name, n, got)
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func TestPlacementRulesAreLimited(t *testing.T) {
 		b := sample(t, state.PodDisruptionBudgets).(*policyv1.PodDisruptionBudget)
 		b.Spec.Selector = selector(n)
 		if got := messages(Validate(b, normal)); (len(got) > 0) != refused {
-			t.Errorf("a selector of %d: %.300q", n, got)
+			t.Errorf("a selector with %d requirements: %.300q", n, got)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A specOwner is the kind of object that contains a pod spec. Some rules hold for one of them only.
+// A specOwner is the kind of object that contains a pod spec. Some rules apply to one of them only.
 type specOwner int
 
 const (
@@ -24,7 +24,7 @@ const (
 )
 
 // podSpec checks the form of a pod spec. Other functions check whether devices implement it and
-// whether it may run.
+// whether the policy allows it.
 func (l *list) podSpec(s *corev1.PodSpec, p *field.Path, of specOwner) {
 	volumes := l.volumes(s.Volumes, p.Child("volumes"))
 	l.containers(s, volumes, p, of)
@@ -147,7 +147,7 @@ func (l *list) ids(user, group *int64, p *field.Path) {
 }
 
 // appArmor checks the form of a profile's name. The policy says which profiles are allowed, and
-// whether the name is required.
+// whether a profile is required.
 func (l *list) appArmor(a *corev1.AppArmorProfile, p *field.Path) {
 	if a == nil || a.LocalhostProfile == nil {
 		return
@@ -252,7 +252,7 @@ func (l *list) keyRef(name, key string, p *field.Path) {
 	}
 }
 
-// Fields of a pod that the downward API offers, in variables and in files.
+// The fields of a pod that the downward API offers in variables and in files.
 var (
 	envFields = []string{"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
 		"status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"}

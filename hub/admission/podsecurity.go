@@ -16,10 +16,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The Pod Security Standards are Kubernetes' own: its labels, checks and messages. A namespace with
-// a label is checked strictly. One without is checked against Settings.PodSecurity, where baseline
-// leaves to the policy what the policy has rules for. Different from Kubernetes, a plain workload
-// needs host ports and host paths below the policy's prefixes. The policy applies at every level.
+// The Pod Security Standards with Kubernetes' labels, checks and messages. A namespace with a label
+// is checked strictly. A namespace without one is checked against Settings.PodSecurity; then
+// baseline omits the checks for which the policy has rules, because plain workloads here use host
+// ports and host paths below the policy's prefixes. The policy applies at every level.
 var (
 	standards = evaluator(podsecurity.DefaultChecks())
 	unnamed   = evaluator(slices.DeleteFunc(podsecurity.DefaultChecks(), func(c podsecurity.Check) bool {
@@ -32,7 +32,7 @@ var (
 func evaluator(checks []podsecurity.Check) podsecurity.Evaluator {
 	e, err := podsecurity.NewEvaluator(checks, nil)
 	if err != nil {
-		panic(fmt.Sprintf("admission: pod security checks: %v", err)) // the checks are compiled in
+		panic(fmt.Sprintf("admission: pod security checks: %v", err)) // the checks are compiled in, so they cannot fail
 	}
 	return e
 }
@@ -75,7 +75,7 @@ func (l level) check(meta *metav1.ObjectMeta, spec *corev1.PodSpec) podsecurity.
 	return podsecurity.AggregateCheckResults(l.checks.EvaluatePod(l.LevelVersion, meta, spec))
 }
 
-// describe describes a pod's violations of a level, after a verb; "": none.
+// describe describes a pod's violations of a level after a verb, "" if there are none.
 func (l level) describe(verb string, meta *metav1.ObjectMeta, spec *corev1.PodSpec) string {
 	r := l.check(meta, spec)
 	if r.Allowed {
@@ -84,14 +84,14 @@ func (l level) describe(verb string, meta *metav1.ObjectMeta, spec *corev1.PodSp
 	return fmt.Sprintf("%s PodSecurity %q: %s", verb, l.String(), r.ForbiddenDetail())
 }
 
-// A Verdict is the result of a namespace's levels for an object.
+// A Verdict is the result of checking an object against a namespace's levels.
 type Verdict struct {
-	Refused string // why it is refused; "": it is allowed
+	Refused string // why the object is refused; "": it is allowed
 	Warning string // for the client
 	Audit   string // for the audit
 }
 
-// AppendWarning appends the warning to others.
+// AppendWarning appends the verdict's warning to warnings, if there is one.
 func (v Verdict) AppendWarning(warnings []string) []string {
 	if v.Warning == "" {
 		return warnings
@@ -124,8 +124,8 @@ func PodSecurity(o, old state.Object, ns *corev1.Namespace, s Settings) (v Verdi
 	return v
 }
 
-// changesImages reports whether an update of a pod needs a check: a new image, or a new ephemeral
-// container.
+// changesImages reports whether an update of a pod needs a check: it has a new image or a new
+// ephemeral container.
 func changesImages(pod, was *corev1.Pod) bool {
 	images := func(a, b corev1.Container) bool { return a.Image == b.Image }
 	return len(pod.Spec.EphemeralContainers) != len(was.Spec.EphemeralContainers) ||
@@ -133,9 +133,9 @@ func changesImages(pod, was *corev1.Pod) bool {
 		!slices.EqualFunc(pod.Spec.InitContainers, was.Spec.InitContainers, images)
 }
 
-// MayCreate returns why a workload's pod may not be created, for the event FailedCreate; "": it
-// may. Settings and labels may have changed since the workload was admitted, and the finalizers of
-// its template are checked only here.
+// MayCreate returns why a workload's pod may not be created, for the event FailedCreate; "" if it
+// may. Settings and labels may have changed since the workload was admitted. The finalizers of its
+// template are checked only here.
 func MayCreate(pod *corev1.Pod, ns *corev1.Namespace, s Settings) string {
 	if why := PodSecurity(pod, nil, ns, s).Refused; why != "" {
 		return why
@@ -151,7 +151,7 @@ func MayCreate(pod *corev1.Pod, ns *corev1.Namespace, s Settings) string {
 	return l.errs.ToAggregate().Error()
 }
 
-// podSecurityLabels checks the labels of a namespace. Unchanged invalid ones may stay.
+// podSecurityLabels checks the labels of a namespace. Unchanged invalid labels may stay.
 func (l *list) podSecurityLabels(ns *corev1.Namespace, old state.Object) {
 	_, errs := levelsOf(ns, Settings{})
 	if was, ok := old.(*corev1.Namespace); ok {
@@ -163,9 +163,10 @@ func (l *list) podSecurityLabels(ns *corev1.Namespace, old state.Object) {
 	l.all(errs)
 }
 
-// LevelWarnings warns about pods in a namespace that violate its new level. They stay.
+// LevelWarnings warns about existing pods that violate the new level of their namespace. The pods
+// stay.
 func LevelWarnings(ns, old *corev1.Namespace, pods func(func(*corev1.Pod) bool), s Settings) (warnings []string) {
-	const most = 3000 // pods, as in Kubernetes
+	const most = 3000 // the number of pods to check, as in Kubernetes
 	now, was := enforcedBy(ns, s), enforcedBy(old, s)
 	if now == was || now.Level == api.LevelPrivileged ||
 		now.Version == was.Version && now.checks != standards && api.CompareLevels(now.Level, was.Level) < 1 ||
@@ -225,9 +226,9 @@ func LevelWarnings(ns, old *corev1.Namespace, pods func(func(*corev1.Pod) bool),
 	return append(warnings, lines...)
 }
 
-// LoweredLevel says how a namespace's new labels allow more than the hub's default; "": they do not.
-// Only administrators may do that, since such pods can take over their devices. old is nil for a
-// new namespace.
+// LoweredLevel says how a namespace's new labels allow more than the hub's default; "" if they do
+// not. Only administrators may set such labels, since the allowed pods can take over their devices.
+// old is nil for a new namespace.
 func LoweredLevel(ns, old *corev1.Namespace, s Settings) string {
 	least := enforcedBy(&corev1.Namespace{}, s)
 	was := least
@@ -243,7 +244,8 @@ func LoweredLevel(ns, old *corev1.Namespace, s Settings) string {
 		now.String(), least.String())
 }
 
-// weaker reports whether a level forbids less: an older version has fewer checks.
+// weaker reports whether a level forbids less than another. An older version of a level has fewer
+// checks.
 func (l level) weaker(than level) bool {
 	c := api.CompareLevels(l.Level, than.Level)
 	return c < 0 || c == 0 && l.Level != api.LevelPrivileged && l.Version.Older(than.Version)

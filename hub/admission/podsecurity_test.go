@@ -42,38 +42,38 @@ func TestPodSecurity(t *testing.T) {
 		lines     string
 		want      Verdict
 	}{
-		{"an ordinary pod in a namespace that says nothing", shop(), normal, true, "", Verdict{}},
+		{"an ordinary pod in a namespace without labels", shop(), normal, true, "", Verdict{}},
 		{"a privileged pod in a baseline namespace, whatever the policy allows", shop("enforce=baseline"), open, true, privileged,
 			Verdict{Refused: `violates PodSecurity "baseline:latest": privileged (container "web" must not set securityContext.privileged=true)`}},
-		{"the device's network in a baseline namespace", shop("enforce=baseline"), open, false, "hostNetwork: true",
+		{"a pod on the device's network in a baseline namespace", shop("enforce=baseline"), open, false, "hostNetwork: true",
 			Verdict{Refused: `violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`}},
 		{"a host path in a baseline namespace", shop("enforce=baseline"), normal, false, "volumes: [{name: v, hostPath: {path: /var/lib/flotilla/volumes/a}}]",
 			Verdict{Refused: `violates PodSecurity "baseline:latest": hostPath volumes (volume "v")`}},
-		{"a host path that the policy allows in a namespace that says nothing", shop(), normal, false, "volumes: [{name: v, hostPath: {path: /var/lib/flotilla/volumes/a}}]", Verdict{}},
-		{"a host port in a namespace that says nothing", shop(), normal, true, "ports: [{containerPort: 80, hostPort: 80}]", Verdict{}},
+		{"a host path that the policy allows in a namespace without labels", shop(), normal, false, "volumes: [{name: v, hostPath: {path: /var/lib/flotilla/volumes/a}}]", Verdict{}},
+		{"a host port in a namespace without labels", shop(), normal, true, "ports: [{containerPort: 80, hostPort: 80}]", Verdict{}},
 		{"a host port in a baseline namespace", shop("enforce=baseline"), normal, true, "ports: [{containerPort: 80, hostPort: 80}]",
 			Verdict{Refused: `violates PodSecurity "baseline:latest": hostPort (container "web" uses hostPort 80)`}},
-		{"a privileged pod where the policy allows it, in a namespace that says nothing", shop(), open, true, privileged, Verdict{}},
-		{"a probe of another machine in a namespace that says nothing", shop(), normal, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}",
+		{"a privileged pod that the policy allows in a namespace without labels", shop(), open, true, privileged, Verdict{}},
+		{"a probe of another machine in a namespace without labels", shop(), normal, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}",
 			Verdict{Refused: `violates PodSecurity "baseline:latest": probe or lifecycle host (container "web" uses probe or lifecycle host "169.254.169.254")`}},
-		{"the same in a privileged namespace", shop("enforce=privileged"), normal, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}", Verdict{}},
-		{"the same with an older version of the standard", shop("enforce=baseline", "enforce-version=v1.30"), normal, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}", Verdict{}},
+		{"a probe of another machine in a privileged namespace", shop("enforce=privileged"), normal, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}", Verdict{}},
+		{"a probe of another machine with an older version of the standard", shop("enforce=baseline", "enforce-version=v1.30"), normal, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}", Verdict{}},
 		{"an ordinary pod in a restricted namespace", shop("enforce=restricted"), normal, true, "",
 			Verdict{Refused: `violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false (container "web" must set securityContext.allowPrivilegeEscalation=false), ` +
 				`unrestricted capabilities (container "web" must set securityContext.capabilities.drop=["ALL"]), ` +
 				`runAsNonRoot != true (pod or container "web" must set securityContext.runAsNonRoot=true), ` +
 				`seccompProfile (pod or container "web" must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost")`}},
 		{"a hardened pod in a restricted namespace", shop("enforce=restricted"), normal, true, hardened, Verdict{}},
-		{"an ordinary pod where restricted is the default", shop(), restricted, true, "", Verdict{Refused: "violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false"}},
-		{"the default gives way to the label", shop("enforce=baseline"), restricted, true, "", Verdict{}},
-		{"nothing is looked at where privileged is the default", shop(), lax, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}", Verdict{}},
+		{"an ordinary pod while the default is restricted", shop(), restricted, true, "", Verdict{Refused: "violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false"}},
+		{"a label overrides the default", shop("enforce=baseline"), restricted, true, "", Verdict{}},
+		{"no check while the default is privileged", shop(), lax, true, "livenessProbe: {httpGet: {port: 80, host: 169.254.169.254}}", Verdict{}},
 		{"a violation that only warns", shop("warn=restricted", "warn-version=v1.24"), normal, true, "securityContext: {privileged: false}",
 			Verdict{Warning: `would violate PodSecurity "restricted:v1.24": allowPrivilegeEscalation != false`}},
-		{"a warning is to the letter although nothing is enforced", shop("warn=baseline"), normal, true, "ports: [{containerPort: 80, hostPort: 80}]",
+		{"the warn level is checked strictly even if no level is enforced", shop("warn=baseline"), normal, true, "ports: [{containerPort: 80, hostPort: 80}]",
 			Verdict{Warning: `would violate PodSecurity "baseline:latest": hostPort`}},
-		{"a violation for the audit only", shop("audit=restricted"), normal, true, "", Verdict{Audit: `would violate PodSecurity "restricted:latest": allow`}},
+		{"a violation of the audit level only", shop("audit=restricted"), normal, true, "", Verdict{Audit: `would violate PodSecurity "restricted:latest": allow`}},
 		{"a refusal has no additional warning", shop("enforce=baseline", "warn=restricted"), open, true, privileged, Verdict{Refused: `violates PodSecurity "baseline:latest": privileged`}},
-		{"a label that is none means restricted", shop("enforce=strict"), normal, true, "", Verdict{Refused: `violates PodSecurity "restricted:latest": `}},
+		{"an invalid label means restricted", shop("enforce=strict"), normal, true, "", Verdict{Refused: `violates PodSecurity "restricted:latest": `}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			make := aPod
@@ -82,8 +82,10 @@ func TestPodSecurity(t *testing.T) {
 			}
 			pod := make(t, c.lines)
 			got := PodSecurity(pod, nil, c.ns, c.s)
-			for _, each := range [][2]string{{got.Refused, c.want.Refused}, {got.Warning, c.want.Warning}, {got.Audit, c.want.Audit}} {
-				if (each[0] == "") != (each[1] == "") || !strings.HasPrefix(each[0], each[1]) {
+			for _, pair := range [][2]string{
+				{got.Refused, c.want.Refused}, {got.Warning, c.want.Warning}, {got.Audit, c.want.Audit},
+			} {
+				if (pair[0] == "") != (pair[1] == "") || !strings.HasPrefix(pair[0], pair[1]) {
 					t.Errorf("got  %+v\nwant %+v", got, c.want)
 				}
 			}
@@ -93,29 +95,29 @@ func TestPodSecurity(t *testing.T) {
 			of := PodSecurity(d, nil, c.ns, c.s)
 			_, enforced := c.ns.Labels["pod-security.kubernetes.io/enforce"]
 			if of.Refused != "" || c.want.Refused != "" && of.Warning == "" && (!enforced || c.ns.Labels["pod-security.kubernetes.io/enforce"] != "strict") {
-				t.Errorf("the workload: %+v", of)
+				t.Errorf("a Deployment of the pod must only get a warning: %+v", of)
 			}
 			if why := MayCreate(pod, c.ns, c.s); c.want.Refused != "" && why != got.Refused {
-				t.Errorf("the workload's pod: %q", why)
+				t.Errorf("MayCreate: %q", why)
 			}
 		})
 	}
 	pod := aContainer(t, privileged)
 	if PodSecurity(pod, pod.DeepCopy(), shop("enforce=baseline"), open).Refused != "" {
-		t.Error("a pod that changes nothing is judged again")
+		t.Error("an unchanged pod is checked again")
 	}
 	other := pod.DeepCopy()
 	other.Spec.Containers[0].Image = "other:1"
 	if PodSecurity(other, pod, shop("enforce=baseline"), open).Refused == "" {
-		t.Error("a pod that changes its image is not judged again")
+		t.Error("a pod with a new image is not checked again")
 	}
 	if why := MayCreate(pod, shop(), normal); !strings.Contains(why, "spec.containers[0].securityContext.privileged: Forbidden: privileged containers are not allowed") {
-		t.Errorf("a workload's pod that the policy allows no more: %q", why)
+		t.Errorf("MayCreate allows a pod that the policy refuses: %q", why)
 	}
 }
 
-// As in Kubernetes, the metadata of a template is not checked with the template. But nobody could
-// change a pod with an invalid finalizer, so that is checked when the pod is created.
+// As in Kubernetes, a workload's template may have an invalid finalizer. A pod with an invalid
+// finalizer could not be changed any more, so it is not created.
 func TestAWorkloadsPodHasValidFinalizers(t *testing.T) {
 	for finalizers, want := range map[string]string{
 		"":                                   "",
@@ -129,7 +131,7 @@ func TestAWorkloadsPodHasValidFinalizers(t *testing.T) {
 		pod.Finalizers = strings.Fields(finalizers)
 		switch why := MayCreate(pod, shop(), normal); {
 		case want == "" && why != "", want != "" && !strings.Contains(why, want):
-			t.Errorf("%q: %q, wants %q", finalizers, why, want)
+			t.Errorf("%q: %q, want %q", finalizers, why, want)
 		}
 	}
 }
@@ -140,7 +142,7 @@ func TestTheLevelLabelsOfANamespaceMustBeValid(t *testing.T) {
 	expect(t, Validate(shop("enforce=restricted", "enforce-version=v1.30", "audit=baseline", "warn=privileged"), normal), "")
 	old, now := shop("enforce=strict"), shop("enforce=strict", "warn=baseline")
 	old.ResourceVersion, now.ResourceVersion = "1", "1"
-	expect(t, ValidateUpdate(now, old, normal), "") // an unchanged invalid label does not block another change
+	expect(t, ValidateUpdate(now, old, normal), "") // an unchanged invalid label may stay
 }
 
 func TestANewLevelWarnsAboutViolatingPods(t *testing.T) {
@@ -165,18 +167,18 @@ func TestANewLevelWarnsAboutViolatingPods(t *testing.T) {
 		old, now *corev1.Namespace
 		want     []string
 	}{
-		{"stricter than before", shop("enforce=privileged"), shop("enforce=baseline"), want},
-		{"strict without a label", shop(), shop("enforce=baseline"), want},
-		{"the same", shop("enforce=baseline"), shop("enforce=baseline", "warn=restricted"), nil},
-		{"laxer", shop("enforce=restricted"), shop("enforce=baseline"), nil},
-		{"no longer said", shop("enforce=baseline"), shop(), nil},
-		{"privileged", shop("enforce=baseline"), shop("enforce=privileged"), nil},
+		{"a stricter label", shop("enforce=privileged"), shop("enforce=baseline"), want},
+		{"a first label that is stricter than the default", shop(), shop("enforce=baseline"), want},
+		{"the same level", shop("enforce=baseline"), shop("enforce=baseline", "warn=restricted"), nil},
+		{"a less strict label", shop("enforce=restricted"), shop("enforce=baseline"), nil},
+		{"a removed label", shop("enforce=baseline"), shop(), nil},
+		{"the level privileged", shop("enforce=baseline"), shop("enforce=privileged"), nil},
 	} {
 		if got := LevelWarnings(c.now, c.old, pods, normal); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
 	if got := LevelWarnings(shop("enforce=restricted"), shop("enforce=privileged"), maps.Keys(map[*corev1.Pod]bool{named("c", "", hardened): true}), normal); got != nil {
-		t.Errorf("%q of a hardened pod", got)
+		t.Errorf("a hardened pod causes the warnings %q", got)
 	}
 }

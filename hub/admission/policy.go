@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// mayRun refuses what the hub's policy does not allow, and malformed requests. The device checks
+// mayRun refuses pods that the hub's policy does not allow, and malformed requests. A device checks
 // its own policy again.
 func (l *list) mayRun(spec *corev1.PodSpec, p *field.Path, s Settings) {
 	if spec.SchedulerName != corev1.DefaultSchedulerName {
@@ -39,14 +39,14 @@ func (l *list) sysctls(sysctls []corev1.Sysctl, p *field.Path) {
 	}
 }
 
-// flags are the hub's flags for keys of the policy.
+// flags are the hub's flags that set keys of the policy.
 var flags = map[string]string{
 	"privileged": "--allow-privileged", "allowNewPrivileges": "--allow-privileged", "unsafeSysctls": "--allow-privileged",
 	"hostNetwork": "--allow-host-network", "hostPID": "--allow-host-pid",
 	"capabilities": "--allowed-capabilities", "hostPaths": "--host-path-prefixes",
 }
 
-// refusal says why something may not run, and what would allow it.
+// refusal says why the policy refuses a field, and which setting would allow it.
 func refusal(r policy.Refusal) string {
 	if r.Allow == "" {
 		return r.Why

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// having returns a fleet with objects.
+// having returns a snapshot with the objects.
 func having(objects ...state.Object) state.Snapshot {
 	var changes []state.Change
 	for _, o := range objects {
@@ -45,18 +45,18 @@ func TestAPodHasThePriorityOfItsClass(t *testing.T) {
 		class    string
 		refused  string
 	}{
-		{"without a class it has none", gold, "", 0, corev1.PreemptLowerPriority, "", ""},
-		{"a class gives its value and its policy", gold, "priorityClassName: gold", 1000, corev1.PreemptNever, "gold", ""},
-		{"it may set both to the class's values", gold, "priorityClassName: gold\npriority: 1000\npreemptionPolicy: Never", 1000, corev1.PreemptNever, "gold", ""},
-		{"another value is refused", gold, "priorityClassName: gold\npriority: 5", 0, "", "", "the integer value of priority (5) must not be provided in pod spec; priority admission controller computed 1000 from the given PriorityClass name"},
-		{"another policy is refused", gold, "priorityClassName: gold\npreemptionPolicy: PreemptLowerPriority", 0, "", "", "the string value of PreemptionPolicy (PreemptLowerPriority) must not be provided in pod spec; priority admission controller computed Never from the given PriorityClass name"},
-		{"a class that is not there is refused", gold, "priorityClassName: silver", 0, "", "", "no PriorityClass with name silver was found"},
-		{"the system's classes are what they are, whatever stands in the database", gold, "priorityClassName: system-node-critical", 2000001000, corev1.PreemptLowerPriority, "system-node-critical", ""},
-		{"the lower of two default classes counts", usual, "", 10, corev1.PreemptLowerPriority, "usual", ""},
+		{"a pod without a class has priority 0", gold, "", 0, corev1.PreemptLowerPriority, "", ""},
+		{"a pod gets the value and preemption policy of its class", gold, "priorityClassName: gold", 1000, corev1.PreemptNever, "gold", ""},
+		{"a pod may set both to the class's values", gold, "priorityClassName: gold\npriority: 1000\npreemptionPolicy: Never", 1000, corev1.PreemptNever, "gold", ""},
+		{"a different value is refused", gold, "priorityClassName: gold\npriority: 5", 0, "", "", "the integer value of priority (5) must not be provided in pod spec; priority admission controller computed 1000 from the given PriorityClass name"},
+		{"a different preemption policy is refused", gold, "priorityClassName: gold\npreemptionPolicy: PreemptLowerPriority", 0, "", "", "the string value of PreemptionPolicy (PreemptLowerPriority) must not be provided in pod spec; priority admission controller computed Never from the given PriorityClass name"},
+		{"a missing class is refused", gold, "priorityClassName: silver", 0, "", "", "no PriorityClass with name silver was found"},
+		{"the database cannot change a built-in class", gold, "priorityClassName: system-node-critical", 2000001000, corev1.PreemptLowerPriority, "system-node-critical", ""},
+		{"of two default classes the lower one applies", usual, "", 10, corev1.PreemptLowerPriority, "usual", ""},
 		{"a number without a class is refused", having(), "priority: 7", 0, "", "", "the integer value of priority (7) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name"},
-		{"a number beside the default class is refused", usual, "priority: -7", 0, "", "", "the integer value of priority (-7) must not be provided in pod spec; priority admission controller computed 10 from the given PriorityClass name"},
-		{"no class", gold, "priority: 0", 0, corev1.PreemptLowerPriority, "", ""},
-		{"its own policy without a class", gold, "preemptionPolicy: Never", 0, corev1.PreemptNever, "", ""},
+		{"a number different from the default class's is refused", usual, "priority: -7", 0, "", "", "the integer value of priority (-7) must not be provided in pod spec; priority admission controller computed 10 from the given PriorityClass name"},
+		{"priority 0 without a class is allowed", gold, "priority: 0", 0, corev1.PreemptLowerPriority, "", ""},
+		{"a preemption policy without a class is allowed", gold, "preemptionPolicy: Never", 0, corev1.PreemptNever, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := aPod(t, tt.spec)
@@ -64,7 +64,7 @@ func TestAPodHasThePriorityOfItsClass(t *testing.T) {
 			err := Complete(p, tt.s)
 			if tt.refused != "" {
 				if err == nil || err.Error() != tt.refused {
-					t.Fatalf("it is refused with %v, want %s", err, tt.refused)
+					t.Fatalf("refused with %v, want %s", err, tt.refused)
 				}
 				return
 			}
@@ -73,13 +73,13 @@ func TestAPodHasThePriorityOfItsClass(t *testing.T) {
 			}
 			expect(t, Validate(p, normal), "")
 			if err := Complete(p, tt.s); err != nil {
-				t.Errorf("a second time it is refused: %v", err)
+				t.Errorf("the completed pod is refused: %v", err)
 			}
 		})
 	}
 }
 
-func TestAPriorityClass(t *testing.T) {
+func TestPriorityClassesAreValidated(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		c    *schedulingv1.PriorityClass
@@ -88,10 +88,10 @@ func TestAPriorityClass(t *testing.T) {
 		{"the highest value", class("gold", 1000000000), ""},
 		{"a value above the highest", class("gold", 1000000001), "value: Forbidden: maximum allowed value of a user defined priority is 1000000000"},
 		{"below zero", class("gold", -2147483648), ""},
-		{"with the system's prefix", class("system-gold", 1), "metadata.name: Forbidden: priority class names with 'system-' prefix are reserved"},
-		{"the system's own", class("system-cluster-critical", 2000000000), ""},
-		{"the system's own of another value", class("system-cluster-critical", 5), "metadata.name: Forbidden"},
-		{"the system's own as a default", class("system-cluster-critical", 2000000000, isDefault), "metadata.name: Forbidden"},
+		{"a name with the reserved prefix", class("system-gold", 1), "metadata.name: Forbidden: priority class names with 'system-' prefix are reserved"},
+		{"a built-in class as it is", class("system-cluster-critical", 2000000000), ""},
+		{"a built-in class with another value", class("system-cluster-critical", 5), "metadata.name: Forbidden"},
+		{"a built-in class as the default", class("system-cluster-critical", 2000000000, isDefault), "metadata.name: Forbidden"},
 		{"an unknown policy", class("gold", 1, func(c *schedulingv1.PriorityClass) { c.PreemptionPolicy = new(corev1.PreemptionPolicy("Soon")) }), `preemptionPolicy: Unsupported value: "Soon"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -112,13 +112,13 @@ func TestAPriorityClass(t *testing.T) {
 	}
 }
 
-func TestThereIsOneDefaultClass(t *testing.T) {
+func TestASecondDefaultClassIsRefused(t *testing.T) {
 	s := having(class("usual", 10, isDefault))
 	for _, c := range []*schedulingv1.PriorityClass{class("other", 10, isDefault), class("other", 10), class("usual", 10, isDefault)} {
 		refused := c.Name == "other" && c.GlobalDefault
 		for _, err := range []error{Complete(c, s), MayReplace(c, s)} {
 			if (err != nil) != refused || refused && err.Error() != "PriorityClass usual is already marked as default. Only one default can exist" {
-				t.Errorf("%s, default %t: %v", c.Name, c.GlobalDefault, err)
+				t.Errorf("class %s, default %t: refused with %v", c.Name, c.GlobalDefault, err)
 			}
 		}
 	}

@@ -15,11 +15,12 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Charge returns the changes of the quotas that count a new object, or in Kubernetes' words which
-// quota it exceeds. The caller has applied Complete, and commits the changes with the object: the
-// single writer does so one after the other, so that no two objects get the same room.
+// Charge returns the changes of the quotas that count a new object, or an error in Kubernetes'
+// words if the object exceeds a quota. The caller has applied Complete, and commits the changes
+// with the object. Only the single writer calls it, so two objects cannot use the same remaining
+// amount.
 func Charge(o state.Object, s state.Snapshot, now time.Time) (changes []state.Change, err error) {
-	if q, ok := o.(*corev1.ResourceQuota); ok { // a new quota gets its usage at once
+	if q, ok := o.(*corev1.ResourceQuota); ok { // a new quota gets its usage when it is created
 		q.Status, _ = state.QuotaStatus(s, q, now)
 	}
 	for q := range s.Quotas(o.GetNamespace()) {
@@ -40,7 +41,7 @@ func Charge(o state.Object, s state.Snapshot, now time.Time) (changes []state.Ch
 	return changes, err
 }
 
-// exceeded names the resources of which a quota has too little left.
+// exceeded returns an error with the resources of which a quota has not enough left.
 func exceeded(q *corev1.ResourceQuota, more corev1.ResourceList) error {
 	var over []corev1.ResourceName
 	for name, want := range more {
@@ -70,7 +71,8 @@ func exceeded(q *corev1.ResourceQuota, more corev1.ResourceList) error {
 var explicit = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU,
 	corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory}
 
-// missing names the containers of a pod that do not specify what a quota limits.
+// missing returns an error with the containers of a pod that do not specify a resource that the
+// quota limits.
 func missing(q *corev1.ResourceQuota, o state.Object) error {
 	pod, ok := o.(*corev1.Pod)
 	if !ok || !state.InScopes(q, o) {
@@ -115,7 +117,8 @@ var quotaNames = []corev1.ResourceName{
 	corev1.ResourceServicesLoadBalancers,
 }
 
-// ofPods reports whether scopes apply to a resource; to best-effort pods only their number.
+// ofPods reports whether a quota with scopes may limit a resource. A quota of best-effort pods may
+// limit only their number.
 func ofPods(name corev1.ResourceName) bool {
 	text := strings.TrimPrefix(strings.TrimPrefix(string(name), "limits."), corev1.DefaultResourceRequestsPrefix)
 	return name == corev1.ResourcePods || slices.Contains([]string{"cpu", "memory", "ephemeral-storage"}, text)
@@ -199,7 +202,7 @@ func (l *list) scopeOperator(r corev1.ScopedResourceSelectorRequirement, p *fiel
 	}
 }
 
-// quotaUnchanged refuses other scopes.
+// quotaUnchanged refuses a change of the scopes.
 func (l *list) quotaUnchanged(q, was *corev1.ResourceQuota) {
 	of := func(q *corev1.ResourceQuota) []corev1.ResourceQuotaScope {
 		return slices.Sorted(slices.Values(q.Spec.Scopes))

@@ -24,7 +24,8 @@ func quotaOf(hard corev1.ResourceList, scopes ...corev1.ResourceQuotaScope) *cor
 	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "default"}, Spec: corev1.ResourceQuotaSpec{Hard: hard, Scopes: scopes}}
 }
 
-// Pods are created until one is refused: at every step the usage equals the objects.
+// Pods are created until a quota refuses one. After each of them the usage in the status equals the
+// objects.
 func TestAQuotaIsNeverExceeded(t *testing.T) {
 	const asks = "resources: {requests: {cpu: 100m, example.org/gpu: 1}, limits: {cpu: 200m, example.org/gpu: 1}}"
 	const nothing = "stdin: false"
@@ -35,18 +36,18 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 		most    int
 		refused string
 	}{
-		{"the number of pods", quotaOf(amounts("pods", "2")), nothing, 2, "exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2"},
-		{"their number by the general name", quotaOf(amounts("count/pods", "1")), nothing, 1, "exceeded quota: q, requested: count/pods=1, used: count/pods=1, limited: count/pods=1"},
-		{"two at a time, of which both are named", quotaOf(amounts("cpu", "250m", "limits.cpu", "500m")), asks, 2,
+		{"pods", quotaOf(amounts("pods", "2")), nothing, 2, "exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2"},
+		{"pods by the name count/pods", quotaOf(amounts("count/pods", "1")), nothing, 1, "exceeded quota: q, requested: count/pods=1, used: count/pods=1, limited: count/pods=1"},
+		{"two exceeded resources are both named", quotaOf(amounts("cpu", "250m", "limits.cpu", "500m")), asks, 2,
 			"exceeded quota: q, requested: cpu=100m,limits.cpu=200m, used: cpu=200m,limits.cpu=400m, limited: cpu=250m,limits.cpu=500m"},
 		{"extended resources", quotaOf(amounts("requests.example.org/gpu", "1")), asks, 1,
 			"exceeded quota: q, requested: requests.example.org/gpu=1, used: requests.example.org/gpu=1, limited: requests.example.org/gpu=1"},
-		{"a quota of cpu requires cpu limits", quotaOf(amounts("limits.cpu", "1", "requests.memory", "1Gi")), nothing, 0,
+		{"a quota of cpu limits requires limits", quotaOf(amounts("limits.cpu", "1", "requests.memory", "1Gi")), nothing, 0,
 			"failed quota: q: must specify limits.cpu for: web; requests.memory for: web"},
-		{"a scope that the pod is not in", quotaOf(amounts("pods", "0"), corev1.ResourceQuotaScopeBestEffort), asks, 5, ""},
-		{"a scope that it is in", quotaOf(amounts("pods", "1"), corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotTerminating), nothing, 1,
+		{"a scope without the pod", quotaOf(amounts("pods", "0"), corev1.ResourceQuotaScopeBestEffort), asks, 5, ""},
+		{"a scope with the pod", quotaOf(amounts("pods", "1"), corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotTerminating), nothing, 1,
 			"exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"},
-		{"another kind than the quota's", quotaOf(amounts("configmaps", "0", "services", "0")), nothing, 5, ""},
+		{"a quota of other kinds", quotaOf(amounts("configmaps", "0", "services", "0")), nothing, 5, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, now := having(), time.Unix(0, 0)
@@ -54,15 +55,15 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 				t.Fatal(err)
 			}
 			s, _ = state.Apply(s, []state.Change{state.Put(tt.quota, "")})
-			made := 0
-			for ; made < 5; made++ {
+			created := 0
+			for ; created < 5; created++ {
 				p := aContainer(t, tt.spec)
-				p.Name, p.Namespace = string(rune('a'+made)), "default"
+				p.Name, p.Namespace = string(rune('a'+created)), "default"
 				Default(p, normal)
 				changes, err := Charge(p, s, now)
 				if err != nil {
 					if err.Error() != tt.refused {
-						t.Errorf("it is refused with %q, want %q", err, tt.refused)
+						t.Errorf("refused with %q, want %q", err, tt.refused)
 					}
 					break
 				}
@@ -71,12 +72,12 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 				want, _ := state.QuotaStatus(s, q, now)
 				for name, used := range want.Used {
 					if have := q.Status.Used[name]; have.Cmp(used) != 0 {
-						t.Errorf("of %s %s are used, and the status says %s", name, used.String(), have.String())
+						t.Errorf("the usage of %s is %s, but the status says %s", name, used.String(), have.String())
 					}
 				}
 			}
-			if made != tt.most {
-				t.Errorf("%d pods are made, want %d", made, tt.most)
+			if created != tt.most {
+				t.Errorf("%d pods are created, want %d", created, tt.most)
 			}
 		})
 	}
@@ -105,10 +106,10 @@ func TestALimitRange(t *testing.T) {
 		{"explicit values stay", container(func(i *corev1.LimitRangeItem) {
 			i.Default, i.DefaultRequest = amounts("cpu", "2"), amounts("cpu", "50m")
 		}), asks, "100m", "400m", ""},
-		{"too much", container(func(i *corev1.LimitRangeItem) { i.Max = amounts("cpu", "300m") }), asks, "", "", "maximum cpu usage per Container is 300m, but limit is 400m"},
-		{"too little", container(func(i *corev1.LimitRangeItem) { i.Min = amounts("cpu", "200m") }), asks, "", "", "minimum cpu usage per Container is 200m, but request is 100m"},
-		{"too wide", container(func(i *corev1.LimitRangeItem) { i.MaxLimitRequestRatio = amounts("cpu", "2") }), asks, "", "", "cpu max limit to request ratio per Container is 2, but provided ratio is 4.000000"},
-		{"the pod as a whole", container(func(i *corev1.LimitRangeItem) { i.Type, i.Max = corev1.LimitTypePod, amounts("memory", "1Gi") }), asks, "", "", "maximum memory usage per Pod is 1Gi.  No limit is specified"},
+		{"a limit above the maximum", container(func(i *corev1.LimitRangeItem) { i.Max = amounts("cpu", "300m") }), asks, "", "", "maximum cpu usage per Container is 300m, but limit is 400m"},
+		{"a request below the minimum", container(func(i *corev1.LimitRangeItem) { i.Min = amounts("cpu", "200m") }), asks, "", "", "minimum cpu usage per Container is 200m, but request is 100m"},
+		{"a ratio of limit to request above the maximum", container(func(i *corev1.LimitRangeItem) { i.MaxLimitRequestRatio = amounts("cpu", "2") }), asks, "", "", "cpu max limit to request ratio per Container is 2, but provided ratio is 4.000000"},
+		{"a maximum for the whole pod", container(func(i *corev1.LimitRangeItem) { i.Type, i.Max = corev1.LimitTypePod, amounts("memory", "1Gi") }), asks, "", "", "maximum memory usage per Pod is 1Gi.  No limit is specified"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			expect(t, Validate(tt.r, normal), "")
@@ -118,20 +119,20 @@ func TestALimitRange(t *testing.T) {
 			err := Complete(p, having(tt.r))
 			if tt.refused != "" {
 				if err == nil || err.Error() != tt.refused {
-					t.Fatalf("it is refused with %v, want %s", err, tt.refused)
+					t.Fatalf("refused with %v, want %s", err, tt.refused)
 				}
 				return
 			}
 			res := p.Spec.Containers[0].Resources
 			if err != nil || res.Requests.Cpu().String() != tt.request || res.Limits.Cpu().String() != tt.limit {
-				t.Errorf("%v: it asks for %s, up to %s", err, res.Requests.Cpu(), res.Limits.Cpu())
+				t.Errorf("%v: the container has the request %s and the limit %s", err, res.Requests.Cpu(), res.Limits.Cpu())
 			}
 		})
 	}
 }
 
-// A limit range of pods applies to the sum of their containers. The overhead comes from the runtime
-// class, so that a user cannot reduce it.
+// A limit range of pods applies to the sum of their containers. The runtime class sets the
+// overhead, which a user cannot reduce.
 func TestALimitRangeOfPodsIsForTheirContainers(t *testing.T) {
 	class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "kata", Overhead: &nodev1.Overhead{PodFixed: amounts("memory", "120Mi")}}
 	for _, c := range []struct {

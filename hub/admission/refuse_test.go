@@ -18,8 +18,8 @@ import (
 	"flotilla.dev/shared/policy/policytest"
 )
 
-// Devices use the same table: see package policytest.
-func TestWhatMayRun(t *testing.T) {
+// Devices use the same table of cases.
+func TestOnlyAllowedPodsRun(t *testing.T) {
 	for _, c := range policytest.Table {
 		t.Run(c.Name, func(t *testing.T) {
 			s := normal
@@ -36,7 +36,7 @@ func TestWhatMayRun(t *testing.T) {
 				return p
 			}
 			expectFirst(t, Validate(pod(c.Spec()), s), want("spec.containers[0]", ""))
-			if strings.Contains(c.Refused, "WEB") { // init containers have the same rule
+			if strings.Contains(c.Refused, "WEB") { // the same rule applies to init containers
 				expectFirst(t, Validate(pod(c.InInit()), s), want("spec.initContainers[0]", ""))
 			}
 			d := sample(t, state.Deployments).(*appsv1.Deployment)
@@ -45,7 +45,7 @@ func TestWhatMayRun(t *testing.T) {
 			ds := sample(t, state.DaemonSets).(*appsv1.DaemonSet)
 			ds.Spec.Template.Spec = pod(c.Spec()).Spec
 			expectFirst(t, Validate(ds, s), strings.Replace(want("spec.containers[0]", ""), "spec.", "spec.template.spec.", 1))
-			if c.OfImage() { // and a pod may change its image
+			if c.OfImage() { // a pod may change its image, but not to a refused one
 				old := pod(c.Spec())
 				old.Spec.Containers[0].Image = "registry.example.org/team/before@sha256:" + strings.Repeat("b", 64)
 				now := pod(c.Spec())
@@ -56,7 +56,7 @@ func TestWhatMayRun(t *testing.T) {
 	}
 }
 
-// expectFirst wants a first error with a prefix, or no error for "".
+// expectFirst fails unless the first error has the prefix want, or errs is empty if want is "".
 func expectFirst(t *testing.T, errs field.ErrorList, want string) {
 	t.Helper()
 	if i := slices.IndexFunc(messages(errs), func(m string) bool { return strings.HasPrefix(m, want) }); i >= 0 {
@@ -88,40 +88,40 @@ func TestUnsupportedFieldsAreRefusedByName(t *testing.T) {
 		lines     string
 		want      string
 	}{
-		{"hooks that Kubernetes itself does nothing with", true, "lifecycle: {preStop: {tcpSocket: {port: 1}}}", "spec.containers[0].lifecycle.preStop.tcpSocket: Forbidden: is not supported: Kubernetes ignores it: use exec, httpGet or sleep"},
-		{"a way out through a working directory", true, "workingDir: /proc/self/fd/8", "spec.containers[0].workingDir: Invalid value: \"/proc/self/fd/8\": must not be /proc or below it"},
-		{"the same another way", true, "workingDir: /x/..//proc/../proc/./self/fd/8", "spec.containers[0].workingDir: Invalid value: \"/x/..//proc/../proc/./self/fd/8\": must not be /proc or below it"},
-		{"the same from the root", true, "workingDir: ../proc/self", "spec.containers[0].workingDir: Invalid value: \"../proc/self\": must not be /proc or below it"},
-		{"a working directory that only begins so", true, "workingDir: /processes", ""},
-		{"a message nowhere", true, "terminationMessagePath: tmp", "spec.containers[0].terminationMessagePath: Invalid value: \"tmp\": must be an absolute path"},
+		{"a hook that Kubernetes ignores", true, "lifecycle: {preStop: {tcpSocket: {port: 1}}}", "spec.containers[0].lifecycle.preStop.tcpSocket: Forbidden: is not supported: Kubernetes ignores it: use exec, httpGet or sleep"},
+		{"a working directory below /proc", true, "workingDir: /proc/self/fd/8", "spec.containers[0].workingDir: Invalid value: \"/proc/self/fd/8\": must not be /proc or below it"},
+		{"a working directory below /proc with dots", true, "workingDir: /x/..//proc/../proc/./self/fd/8", "spec.containers[0].workingDir: Invalid value: \"/x/..//proc/../proc/./self/fd/8\": must not be /proc or below it"},
+		{"a relative working directory that leads to /proc", true, "workingDir: ../proc/self", "spec.containers[0].workingDir: Invalid value: \"../proc/self\": must not be /proc or below it"},
+		{"a working directory that only begins with /proc", true, "workingDir: /processes", ""},
+		{"a relative message path", true, "terminationMessagePath: tmp", "spec.containers[0].terminationMessagePath: Invalid value: \"tmp\": must be an absolute path"},
 		{"resolver options", false, "dnsConfig: {options: [{name: ndots, value: '2'}, {name: rotate}]}", ""},
-		{"a resolver option of two", false, "dnsConfig: {options: [{name: ndots, value: '2 rotate'}]}", "spec.dnsConfig.options[0].value: Invalid value: \"2 rotate\": must not contain spaces"},
+		{"a resolver option with a space", false, "dnsConfig: {options: [{name: ndots, value: '2 rotate'}]}", "spec.dnsConfig.options[0].value: Invalid value: \"2 rotate\": must not contain spaces"},
 		{"stop signals", true, "lifecycle: {stopSignal: SIGUSR1}", "spec.containers[0].lifecycle.stopSignal: Forbidden: is not supported: write STOPSIGNAL into the image"},
 		{"hooks that devices run", true, "lifecycle: {preStop: {exec: {command: [x]}}, postStart: {httpGet: {port: 80}}}", ""},
 		{"a hook that sleeps", true, "lifecycle: {preStop: {sleep: {seconds: 30}}}", ""},
-		{"a hook that sleeps for longer than the grace", true, "lifecycle: {preStop: {sleep: {seconds: 31}}}", "spec.containers[0].lifecycle.preStop.sleep: Invalid value: 31: must be non-negative and less than terminationGracePeriodSeconds (30)"},
-		{"a hook of nothing", true, "lifecycle: {postStart: {}}", "spec.containers[0].lifecycle.postStart: Required value: must specify a handler type"},
-		{"a hook of two things", true, "lifecycle: {postStart: {exec: {command: [x]}, sleep: {seconds: 1}}}", "spec.containers[0].lifecycle.postStart.sleep: Forbidden: may not specify more than 1 handler type"},
+		{"a hook that sleeps longer than the grace period", true, "lifecycle: {preStop: {sleep: {seconds: 31}}}", "spec.containers[0].lifecycle.preStop.sleep: Invalid value: 31: must be non-negative and less than terminationGracePeriodSeconds (30)"},
+		{"a hook without a handler", true, "lifecycle: {postStart: {}}", "spec.containers[0].lifecycle.postStart: Required value: must specify a handler type"},
+		{"a hook with two handlers", true, "lifecycle: {postStart: {exec: {command: [x]}, sleep: {seconds: 1}}}", "spec.containers[0].lifecycle.postStart.sleep: Forbidden: may not specify more than 1 handler type"},
 		{"grpc probes are run", true, "livenessProbe: {grpc: {port: 1}}", ""},
-		{"a grpc probe of no port", true, "livenessProbe: {grpc: {port: 0}}", "spec.containers[0].livenessProbe.grpc.port: Invalid value: 0: must be between 1 and 65535"},
+		{"a grpc probe without a port", true, "livenessProbe: {grpc: {port: 0}}", "spec.containers[0].livenessProbe.grpc.port: Invalid value: 0: must be between 1 and 65535"},
 		{"block volumes", true, "volumeDevices: [{name: data, devicePath: /dev/x}]", "spec.containers[0].volumeDevices: Forbidden: is not supported"},
 		{"mount propagation", true, "volumeMounts: [{name: data, mountPath: /d, mountPropagation: Bidirectional}]", "spec.containers[0].volumeMounts[0].mountPropagation: Forbidden: is not supported"},
 		{"huge pages", true, "resources: {requests: {hugepages-2Mi: 2Mi, cpu: 1}}", "spec.containers[0].resources.requests[hugepages-2Mi]: Forbidden: is not supported"},
 		{"claims", true, "resources: {claims: [{name: gpu}]}", "spec.containers[0].resources.claims: Forbidden: is not supported"},
-		{"one process namespace", false, "shareProcessNamespace: true", ""},
-		{"a runtime class by no name", false, "runtimeClassName: Kata!", "spec.runtimeClassName: Invalid value"},
-		{"overhead of what no runtime takes", false, "overhead: {example.com/gpu: 1}", "spec.overhead[example.com/gpu]: Forbidden"},
+		{"a shared process namespace", false, "shareProcessNamespace: true", ""},
+		{"an invalid name of a runtime class", false, "runtimeClassName: Kata!", "spec.runtimeClassName: Invalid value"},
+		{"overhead of an extended resource", false, "overhead: {example.com/gpu: 1}", "spec.overhead[example.com/gpu]: Forbidden"},
 		{"a runtime class", false, "runtimeClassName: kata", ""},
 		{"user namespaces", false, "hostUsers: false", "spec.hostUsers: Forbidden: is not supported"},
 		{"a subdomain is only a name", false, "subdomain: a", ""},
-		{"a subdomain that is none", false, "subdomain: a.b", "spec.subdomain: Invalid value"},
+		{"an invalid subdomain", false, "subdomain: a.b", "spec.subdomain: Invalid value"},
 		{"Windows", false, "os: {name: windows}", "spec.os.name: Unsupported value"},
 		{"claimed volumes", false, "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", ""},
-		{"claimed volumes without a claim", false, "volumes: [{name: v, persistentVolumeClaim: {}}]", "spec.volumes[0].persistentVolumeClaim.claimName: Required value"},
-		{"volumes made with their pod", false, "volumes: [{name: v, ephemeral: {}}]", "spec.volumes[0].ephemeral: Forbidden: is not supported"},
+		{"a claim volume without a claim's name", false, "volumes: [{name: v, persistentVolumeClaim: {}}]", "spec.volumes[0].persistentVolumeClaim.claimName: Required value"},
+		{"ephemeral volumes", false, "volumes: [{name: v, ephemeral: {}}]", "spec.volumes[0].ephemeral: Forbidden: is not supported"},
 		{"network volumes", false, "volumes: [{name: v, nfs: {server: s, path: /}}]", "spec.volumes[0].nfs: Forbidden: is not supported: use emptyDir, hostPath, persistentVolumeClaim, image, configMap, secret, downwardAPI or projected"},
 		{"service account tokens", false, "volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]", "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: is not supported"},
-		{"resources of a pod", false, "resources: {limits: {cpu: 1}}", "spec.resources: Forbidden: is not supported: devices limit containers, not pods"},
+		{"resources of a whole pod", false, "resources: {limits: {cpu: 1}}", "spec.resources: Forbidden: is not supported: devices limit containers, not pods"},
 		{"values equal to the default", false, "shareProcessNamespace: false\nhostUsers: true\nsetHostnameAsFQDN: false\nautomountServiceAccountToken: false\nreadinessGates: []", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -161,9 +161,9 @@ func TestIgnoredFieldsCauseAWarning(t *testing.T) {
 	}
 }
 
-// A field that a newer Kubernetes adds needs a decision whether it is supported. Types of pods
-// refuse it until then; this checks the other types.
-func TestNoFieldOfAWorkloadIsNew(t *testing.T) {
+// For a field that a newer Kubernetes adds, somebody must decide whether it is supported. In a
+// pod's types such a field is refused; this test finds it in all other types.
+func TestEveryFieldOfAWorkloadIsKnown(t *testing.T) {
 	for _, c := range []struct {
 		of    any
 		known string
@@ -183,12 +183,11 @@ func TestNoFieldOfAWorkloadIsNew(t *testing.T) {
 			have = append(have, name)
 		}
 		if got := strings.Join(have, " "); got != c.known {
-			t.Errorf("%s has the fields %s, known are %s", typ, got, c.known)
+			t.Errorf("%s has the fields %s, want %s: decide about the new ones", typ, got, c.known)
 		}
 	}
 }
 
-// Every name in the allow-list must be a real field.
 func TestTheAllowListNamesRealFields(t *testing.T) {
 	types := map[string]reflect.Type{}
 	var walk func(reflect.Type)
@@ -237,7 +236,7 @@ func TestTheAllowListNamesRealFields(t *testing.T) {
 	for name := range why {
 		owner, f, _ := strings.Cut(name, ".")
 		if types[owner] == nil || !slices.Contains(fields(types[owner]), f) {
-			t.Errorf("unknown field %s", name)
+			t.Errorf("why has the unknown field %s", name)
 		}
 	}
 	for name, list := range supported {
@@ -249,8 +248,9 @@ func TestTheAllowListNamesRealFields(t *testing.T) {
 	}
 }
 
-// However many and long the errors are, the response is short and readable.
-func TestARefusalCanBeRead(t *testing.T) {
+// The response is short and readable, however many errors there are and however long the values
+// are.
+func TestAnErrorResponseIsShort(t *testing.T) {
 	r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
 	r.Spec.Profile, r.Spec.Canary, r.Spec.Selector = strings.Repeat("A", 9000), strings.Repeat("é", 9000), &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 	r.Spec.Window = &fleet.FirmwareWindow{Days: slices.Repeat([]string{"Noday"}, 500), From: "1", To: "2"}

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// res returns a container's requests and limits of cpu and memory; "" omits one.
+// res returns a container's requests and limits of cpu and memory. It omits a quantity that is "".
 func res(cpu, cpuMost, memory, memoryMost string) corev1.ResourceRequirements {
 	list := func(cpu, memory string) corev1.ResourceList {
 		var pairs []string
@@ -28,36 +28,36 @@ func res(cpu, cpuMost, memory, memoryMost string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: list(cpu, memory), Limits: list(cpuMost, memoryMost)}
 }
 
-func TestWhatMayBeResized(t *testing.T) {
+func TestAResizeMayOnlyChangeCPUAndMemory(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		live corev1.ResourceRequirements
 		next func(p *corev1.Pod)
 		want string
 	}{
-		{"more of all", res("20m", "30m", "35Mi", "45Mi"), give(res("25m", "35m", "40Mi", "50Mi")), ""},
-		{"less of all", res("20m", "30m", "35Mi", "45Mi"), give(res("15m", "25m", "30Mi", "40Mi")), ""},
-		{"a limit where there was none", res("20m", "", "", ""), give(res("25m", "35m", "35Mi", "")), ""},
-		{"a limit whose request is left out", res("20m", "30m", "35Mi", "45Mi"), give(res("20m", "30m", "35Mi", "50Mi")), ""},
-		{"nothing", res("20m", "30m", "35Mi", "45Mi"), func(*corev1.Pod) {}, ""},
+		{"larger requests and limits", res("20m", "30m", "35Mi", "45Mi"), give(res("25m", "35m", "40Mi", "50Mi")), ""},
+		{"smaller requests and limits", res("20m", "30m", "35Mi", "45Mi"), give(res("15m", "25m", "30Mi", "40Mi")), ""},
+		{"an added limit", res("20m", "", "", ""), give(res("25m", "35m", "35Mi", "")), ""},
+		{"a larger limit with the same request", res("20m", "30m", "35Mi", "45Mi"), give(res("20m", "30m", "35Mi", "50Mi")), ""},
+		{"no change", res("20m", "30m", "35Mi", "45Mi"), func(*corev1.Pod) {}, ""},
 		{"a request above its limit", res("20m", "30m", "35Mi", "45Mi"), give(res("40m", "30m", "35Mi", "45Mi")), "spec.containers[0].resources.requests: Invalid value: \"40m\": must be less than or equal to cpu limit of 30m"},
-		{"best effort no more", res("", "", "", ""), give(res("20m", "", "", "")), `spec: Invalid value: "BestEffort": Pod QOS Class may not change as a result of resizing`},
-		{"guaranteed now", res("20m", "30m", "35Mi", "45Mi"), give(res("30m", "30m", "45Mi", "45Mi")), `spec: Invalid value: "Burstable": Pod QOS Class may not change as a result of resizing`},
-		{"no limits any more", res("20m", "30m", "35Mi", "45Mi"), give(res("20m", "", "35Mi", "")), "spec.containers[0].resources.limits: Forbidden: resource limits cannot be removed"},
-		{"no request any more", res("20m", "", "35Mi", ""), give(res("", "", "35Mi", "")), "spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed"},
-		{"another resource", res("20m", "", "35Mi", ""), func(p *corev1.Pod) {
+		{"a request for a BestEffort pod", res("", "", "", ""), give(res("20m", "", "", "")), `spec: Invalid value: "BestEffort": Pod QOS Class may not change as a result of resizing`},
+		{"requests equal to limits", res("20m", "30m", "35Mi", "45Mi"), give(res("30m", "30m", "45Mi", "45Mi")), `spec: Invalid value: "Burstable": Pod QOS Class may not change as a result of resizing`},
+		{"a removed limit", res("20m", "30m", "35Mi", "45Mi"), give(res("20m", "", "35Mi", "")), "spec.containers[0].resources.limits: Forbidden: resource limits cannot be removed"},
+		{"a removed request", res("20m", "", "35Mi", ""), give(res("", "", "35Mi", "")), "spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed"},
+		{"a resource other than cpu and memory", res("20m", "", "35Mi", ""), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests[corev1.ResourceEphemeralStorage] = amounts("x", "1Mi")["x"]
 		}, "spec: Forbidden: only cpu and memory resources are mutable"},
-		{"another policy", res("20m", "", "35Mi", ""), func(p *corev1.Pod) {
+		{"a changed resize policy", res("20m", "", "35Mi", ""), func(p *corev1.Pod) {
 			p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "cpu", RestartPolicy: "RestartContainer"}}
 		}, "spec: Forbidden: only cpu and memory resources are mutable"},
-		{"another name", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Spec.Containers[0].Name = "shop" }, "spec.containers[0].name: Forbidden: containers may not be renamed or reordered on resize"},
+		{"a renamed container", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Spec.Containers[0].Name = "shop" }, "spec.containers[0].name: Forbidden: containers may not be renamed or reordered on resize"},
 		{"a missing container", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Spec.InitContainers = nil }, "spec.initContainers: Forbidden: initContainers may not be added or removed on resize"},
 		{"an init container", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Spec.InitContainers[0].Resources = res("30m", "", "", "") }, ""},
-		{"other fields", res("20m", "", "35Mi", ""), func(p *corev1.Pod) {
+		{"changes of other fields are ignored", res("20m", "", "35Mi", ""), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Image, p.Spec.NodeName, p.Labels, p.Status.Phase = "evil", "there", map[string]string{"a": "b"}, corev1.PodFailed
 		}, ""},
-		{"an agent that cannot", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Annotations = map[string]string{"old": "agent"} }, "spec: Forbidden: Pod running on node without support for resize"},
+		{"an agent without support for resize", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Annotations = map[string]string{"old": "agent"} }, "spec: Forbidden: Pod running on node without support for resize"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			live := aPod(t, "initContainers: [{name: first, image: a, resources: {requests: {cpu: 10m}}}]")
@@ -83,7 +83,7 @@ func TestWhatMayBeResized(t *testing.T) {
 			}
 			next.Spec.Containers[0].Resources, next.Spec.InitContainers[0].Resources = live.Spec.Containers[0].Resources, live.Spec.InitContainers[0].Resources
 			if a, b := next.String(), live.String(); a != b {
-				t.Errorf("more than resources has changed:\n%s\nwas\n%s", a, b)
+				t.Errorf("fields other than resources have changed:\n%s\nwant\n%s", a, b)
 			}
 		})
 	}
@@ -93,9 +93,9 @@ func give(r corev1.ResourceRequirements) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers[0].Resources = r }
 }
 
-// A pod is resized up and down in a namespace with a quota and a limit range: the quota's usage
-// includes what the device has not released yet.
-func TestAResizeIsCounted(t *testing.T) {
+// A pod is resized up and down in a namespace with a quota and a limit range. The quota's usage
+// includes resources that the device has not released yet.
+func TestAQuotaCountsAResize(t *testing.T) {
 	quota := quotaOf(amounts("requests.cpu", "50m", "limits.memory", "100Mi", "pods", "1"))
 	within := &corev1.LimitRange{Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Max: amounts("memory", "80Mi")}}}}
 	within.Name, within.Namespace = "r", "default"
@@ -125,19 +125,19 @@ func TestAResizeIsCounted(t *testing.T) {
 		s, _ = state.Apply(s, append(changes, state.Put(next, "")))
 		used := s.Get(state.KeyOf(quota)).(*corev1.ResourceQuota).Status.Used
 		if c, m := used["requests.cpu"], used["limits.memory"]; c.String() != cpu || m.String() != memory {
-			t.Errorf("%s of the processor and %s of memory are used, want %s and %s", c.String(), m.String(), cpu, memory)
+			t.Errorf("the quota's usage is %s of cpu and %s of memory, want %s and %s", c.String(), m.String(), cpu, memory)
 		}
 		if want, _ := state.QuotaStatus(s, s.Get(state.KeyOf(quota)).(*corev1.ResourceQuota), now); !sameUse(want.Used, used) {
-			t.Errorf("the status says %v, counted are %v", used, want.Used)
+			t.Errorf("the quota's status is %v, want %v", used, want.Used)
 		}
 	}
 	resize(res("50m", "", "35Mi", "80Mi"), "", "50m", "80Mi")
 	resize(res("51m", "", "35Mi", "80Mi"), "exceeded quota: q, requested: requests.cpu=1m, used: requests.cpu=50m, limited: requests.cpu=50m", "", "")
 	resize(res("20m", "", "35Mi", "90Mi"), "maximum memory usage per Container is 80Mi, but limit is 90Mi", "", "")
 	had := s.Pod("default", live.Name).DeepCopy()
-	status(had, res("50m", "", "35Mi", "80Mi")) // its device has applied it
+	status(had, res("50m", "", "35Mi", "80Mi")) // the device has applied the resize
 	s, _ = state.Apply(s, []state.Change{state.Put(had, "")})
-	resize(res("10m", "", "35Mi", "40Mi"), "", "50m", "80Mi") // until its device has applied this too
+	resize(res("10m", "", "35Mi", "40Mi"), "", "50m", "80Mi") // the old request counts until the device has applied the resize
 	resize(res("10m", "", "35Mi", "45Mi"), "", "50m", "80Mi")
 }
 

@@ -23,23 +23,23 @@ func TestRuntimeClasses(t *testing.T) {
 		{"none", "", ""},
 		{"plain", "runtimeClassName: plain", ""},
 		{"all fields", "runtimeClassName: kata\nnodeSelector: {a: b}", ""},
-		{"fields that equal the class's", "runtimeClassName: kata\nnodeSelector: {vm: 'yes'}\noverhead: {memory: 120Mi, cpu: 250m}\ntolerations: [{key: vm, operator: Exists}]", ""},
+		{"fields equal to the class's", "runtimeClassName: kata\nnodeSelector: {vm: 'yes'}\noverhead: {memory: 120Mi, cpu: 250m}\ntolerations: [{key: vm, operator: Exists}]", ""},
 		{"an unknown class", "runtimeClassName: gone", `pod rejected: RuntimeClass "gone" not found`},
-		{"another overhead", "runtimeClassName: kata\noverhead: {memory: 1Mi}", "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"},
-		{"an overhead of its own", "overhead: {memory: 1Mi}", "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"},
-		{"an overhead that the class has not", "runtimeClassName: plain\noverhead: {memory: 1Mi}", "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"},
-		{"another selector", "runtimeClassName: kata\nnodeSelector: {vm: 'no'}", "conflict: runtimeClass.scheduling.nodeSelector[vm] = yes; pod.spec.nodeSelector[vm] = no"},
+		{"an overhead different from the class's", "runtimeClassName: kata\noverhead: {memory: 1Mi}", "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"},
+		{"an overhead without a class", "overhead: {memory: 1Mi}", "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"},
+		{"an overhead that the class does not have", "runtimeClassName: plain\noverhead: {memory: 1Mi}", "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"},
+		{"a node selector that conflicts with the class's", "runtimeClassName: kata\nnodeSelector: {vm: 'no'}", "conflict: runtimeClass.scheduling.nodeSelector[vm] = yes; pod.spec.nodeSelector[vm] = no"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := aPod(t, c.pod)
-			p.Annotations = map[string]string{fleet.RuntimeHandlerAnnotation: "of-the-writer"}
+			p.Annotations = map[string]string{fleet.RuntimeHandlerAnnotation: "of-the-client"}
 			err := Complete(p, s)
 			if got := ""; err != nil || c.refused != "" {
 				if err != nil {
 					got = err.Error()
 				}
 				if got != c.refused {
-					t.Errorf("%q, want %q", got, c.refused)
+					t.Errorf("refused with %q, want %q", got, c.refused)
 				}
 				return
 			}
@@ -47,11 +47,11 @@ func TestRuntimeClasses(t *testing.T) {
 			switch {
 			case name == nil:
 				if handler != "" || p.Spec.Overhead != nil {
-					t.Errorf("it has %q, %v", handler, p.Spec.Overhead)
+					t.Errorf("handler %q, overhead %v, want none", handler, p.Spec.Overhead)
 				}
 			case *name == "plain":
 				if handler != "runc" || p.Spec.Overhead != nil {
-					t.Errorf("it has %q, %v", handler, p.Spec.Overhead)
+					t.Errorf("handler %q, overhead %v, want runc without overhead", handler, p.Spec.Overhead)
 				}
 			default:
 				n := 0
@@ -61,14 +61,15 @@ func TestRuntimeClasses(t *testing.T) {
 					}
 				}
 				if handler != "kata-qemu" || p.Spec.NodeSelector["vm"] != "yes" || n != 1 {
-					t.Errorf("it has %q, %v, %v", handler, p.Spec.NodeSelector, p.Spec.Tolerations)
+					t.Errorf("the pod lacks the class's fields: handler %q, node selector %v, tolerations %v", handler,
+						p.Spec.NodeSelector, p.Spec.Tolerations)
 				}
 				bare := p.DeepCopy()
 				bare.Spec.Overhead = nil
-				more, want := state.Requests(p)[corev1.ResourceMemory], state.Requests(bare)[corev1.ResourceMemory]
-				more.Sub(want)
-				if more.String() != "120Mi" {
-					t.Errorf("the overhead counts %s", more.String())
+				overhead, without := state.Requests(p)[corev1.ResourceMemory], state.Requests(bare)[corev1.ResourceMemory]
+				overhead.Sub(without)
+				if overhead.String() != "120Mi" {
+					t.Errorf("the requests include an overhead of %s, want 120Mi", overhead.String())
 				}
 			}
 		})

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// normal are the default settings.
+// normal are the settings of a hub without flags.
 var normal = Settings{NotReadySeconds: 300, UnreachableSeconds: 300, Policy: policy.Default()}
 
 // parse decodes an object as a client writes it.
@@ -25,7 +25,7 @@ func parse[T state.Object](t testing.TB, text string) T {
 	return o
 }
 
-// aPod returns a pod with one container and these lines in its spec.
+// aPod returns a pod with one container and the given lines in its spec.
 func aPod(t testing.TB, spec string) *corev1.Pod {
 	t.Helper()
 	p := parse[*corev1.Pod](t, "metadata: {name: kiosk, namespace: shop}\nspec:\n  containers: [{name: web, image: 'kiosk:1'}]\n"+indent(spec))
@@ -33,7 +33,7 @@ func aPod(t testing.TB, spec string) *corev1.Pod {
 	return p
 }
 
-// aContainer returns a pod whose one container has these lines.
+// aContainer returns a pod whose container has the given lines.
 func aContainer(t testing.TB, lines string) *corev1.Pod {
 	t.Helper()
 	p := parse[*corev1.Pod](t, "metadata: {name: kiosk, namespace: shop}\nspec:\n  volumes: [{name: data, emptyDir: {}}]\n  containers:\n  - name: web\n    image: kiosk:1\n"+indent(indent(lines)))

@@ -14,8 +14,9 @@ import (
 var taintEffects = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule,
 	corev1.TaintEffectNoExecute}
 
-// Limits of a pod's placement rules and selectors. The single writer evaluates them for each node
-// and each other pod. Kubernetes has no such limits, but nothing waits for its scheduler.
+// Limits of a pod's placement rules and selectors, because the single writer evaluates them for
+// each node and each pod. Kubernetes has no such limits, but its scheduler does not block other
+// writes.
 const (
 	maxRequirements = 256
 	maxScheduling   = 512
@@ -43,7 +44,7 @@ func placementTerms(s *corev1.PodSpec) (n int) {
 		return n
 	}
 	node := func(t corev1.NodeSelectorTerm) {
-		n++ // and its field, the node's name
+		n++ // the term, with a field for the node's name
 		for _, r := range t.MatchExpressions {
 			n += max(len(r.Values), 1)
 		}
@@ -208,8 +209,8 @@ func (l *list) spread(constraints []corev1.TopologySpreadConstraint, p *field.Pa
 	}
 }
 
-// labelKeys checks matchLabelKeys and mismatchLabelKeys. A key that must match may not be in the
-// selector too.
+// labelKeys checks matchLabelKeys and mismatchLabelKeys. A key of matchLabelKeys may not be in the
+// selector.
 func (l *list) labelKeys(s *metav1.LabelSelector, match, mismatch []string, p *field.Path) {
 	names := func(keys []string, p *field.Path) {
 		if len(keys) > 0 && s == nil {
@@ -307,7 +308,7 @@ func (l *list) selector(s *metav1.LabelSelector, p *field.Path) {
 	l.all(metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, p))
 }
 
-// taints checks the taints of a node or of a board's nodes.
+// taints checks the taints of a node or of a board profile.
 func (l *list) taints(taints []corev1.Taint, p *field.Path) {
 	seen := map[string]bool{}
 	for i, t := range taints {

@@ -26,7 +26,7 @@ func aStatefulSet(t *testing.T, lines string) *appsv1.StatefulSet {
 	return s
 }
 
-// Errors of a StatefulSet name its field, in Kubernetes' words.
+// The error names the invalid field, in Kubernetes' words.
 func TestAStatefulSetIsRefusedByItsField(t *testing.T) {
 	const claim = "volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]"
 	mounting := "template: {metadata: {labels: {app: db}}, spec: {containers: [{name: c, image: 'db:1', volumeMounts: [{name: data, mountPath: /data}]}]}}"
@@ -38,7 +38,7 @@ func TestAStatefulSetIsRefusedByItsField(t *testing.T) {
 		"ordinals: {start: 2147483647}":    "spec.ordinals.start: Invalid value",
 		"serviceName: a.b":                 "spec.serviceName: Invalid value",
 		"podManagementPolicy: Chaos":       "spec.podManagementPolicy: Unsupported value",
-		"revisionHistoryLimit: -1":         "", // Kubernetes keeps all of them then
+		"revisionHistoryLimit: -1":         "", // then Kubernetes keeps all revisions
 		"updateStrategy: {type: Recreate}": "spec.updateStrategy.type: Unsupported value",
 		"updateStrategy: {type: OnDelete, rollingUpdate: {partition: 1}}": "only allowed for updateStrategy 'RollingUpdate'",
 		"updateStrategy: {type: RollingUpdate}":                           "",
@@ -70,7 +70,7 @@ func TestAStatefulSetIsRefusedByItsField(t *testing.T) {
 		case want == "" && got != nil:
 			t.Errorf("%s: %v", lines, got)
 		case want != "" && (got == nil || !strings.Contains(got.Error(), want)):
-			t.Errorf("%s: %v, wants %q", lines, got, want)
+			t.Errorf("%s: %v, want %q", lines, got, want)
 		}
 	}
 	for name, fine := range map[string]bool{strings.Repeat("a", 52): true, strings.Repeat("a", 53): false, "a.b": false} {
@@ -82,7 +82,7 @@ func TestAStatefulSetIsRefusedByItsField(t *testing.T) {
 	}
 }
 
-func TestTheStatefulSetsDefaults(t *testing.T) {
+func TestDefaultsOfAStatefulSet(t *testing.T) {
 	s := aStatefulSet(t, "volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]")
 	if _, errs := Admit(s, nil, normal); len(errs) > 0 {
 		t.Fatal(errs)
@@ -151,7 +151,7 @@ func TestControllersAndPodTemplatesAreRefusedByTheirField(t *testing.T) {
 		case c.want == "" && got != nil:
 			t.Errorf("%s: %v", c.lines, got)
 		case c.want != "" && (got == nil || !strings.Contains(got.Error(), c.want)):
-			t.Errorf("%s: %v, wants %q", c.lines, got, c.want)
+			t.Errorf("%s: %v, want %q", c.lines, got, c.want)
 		}
 	}
 	rc := parse[*corev1.ReplicationController](t, "metadata: {name: a, namespace: shop}\nspec: {"+template+"}")
@@ -160,20 +160,20 @@ func TestControllersAndPodTemplatesAreRefusedByTheirField(t *testing.T) {
 	}
 }
 
-// Another formatting of the same data is not a change. An object that is written back as it was
+// A different formatting of the same data is not a change. An object that is written back as it was
 // read may change its number or labels.
-func TestARevisionsDataIsComparedByValue(t *testing.T) {
+func TestRevisionsAreComparedByDecodedData(t *testing.T) {
 	for _, c := range []struct {
 		name, was, is string
 		same          bool
 	}{
 		{"the same bytes", `{"a":1}`, `{"a":1}`, true},
-		{"other blanks", `{"a": 1, "b": [1, 2]}`, `{"a":1,"b":[1,2]}`, true},
-		{"another order", `{"b":{"d":1,"c":2},"a":"x"}`, `{"a":"x","b":{"c":2,"d":1}}`, true},
-		{"another value", `{"a": 1}`, `{"a":2}`, false},
-		{"another order of a list", `{"a": [1, 2]}`, `{"a":[2,1]}`, false},
-		{"numbers that differ late", `{"a": 9007199254740993}`, `{"a":9007199254740992}`, false},
-		{"less", `{"a": 1, "b": 2}`, `{"a":1}`, false},
+		{"different white space", `{"a": 1, "b": [1, 2]}`, `{"a":1,"b":[1,2]}`, true},
+		{"a different order of fields", `{"b":{"d":1,"c":2},"a":"x"}`, `{"a":"x","b":{"c":2,"d":1}}`, true},
+		{"a different value", `{"a": 1}`, `{"a":2}`, false},
+		{"a different order of a list", `{"a": [1, 2]}`, `{"a":[2,1]}`, false},
+		{"large numbers that differ in the last digit", `{"a": 9007199254740993}`, `{"a":9007199254740992}`, false},
+		{"a missing field", `{"a": 1, "b": 2}`, `{"a":1}`, false},
 	} {
 		revision := func(data string, n int64) *appsv1.ControllerRevision {
 			return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: "r", Namespace: "default"}, Data: runtime.RawExtension{Raw: []byte(data)}, Revision: n}

@@ -57,7 +57,7 @@ func (l *list) claimSpec(s *corev1.PersistentVolumeClaimSpec, p *field.Path) {
 	}
 }
 
-// accessModes checks the access modes, which are those of a directory on one device.
+// accessModes checks the access modes. A volume is a directory on one device, which limits them.
 func (l *list) accessModes(modes []corev1.PersistentVolumeAccessMode, p *field.Path) {
 	if len(modes) == 0 {
 		l.required(p, "at least 1 access mode is required")
@@ -121,8 +121,8 @@ func (l *list) persistentVolume(v *corev1.PersistentVolume) {
 	}
 }
 
-// volumeUnchanged allows a change of the reclaim policy and, once the claim is gone, of the
-// claimRef. A claim that never existed must not delete the data.
+// volumeUnchanged allows a change of the reclaim policy and, once the claim is removed, of the
+// claimRef. A claimRef to a claim that never existed would delete the data.
 func (l *list) volumeUnchanged(v, was *corev1.PersistentVolume) {
 	may := was.Spec.DeepCopy()
 	may.PersistentVolumeReclaimPolicy = v.Spec.PersistentVolumeReclaimPolicy

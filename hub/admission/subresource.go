@@ -14,13 +14,14 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// AdmitEphemeral is Admit for the ephemeralcontainers subresource: containers may be added, but not
+// AdmitEphemeral is Admit for the subresource ephemeralcontainers: containers may be added, but not
 // changed or removed.
 func AdmitEphemeral(p, old *corev1.Pod, s Settings) (warnings []string, errs field.ErrorList) {
 	return admitPart(p, old, s, (*list).ephemeralAdded)
 }
 
-// admitPart is Admit for an update of a pod through a subresource with its own rule.
+// admitPart is Admit for an update of a pod through a subresource; rule is the subresource's own
+// rule.
 func admitPart(next, live *corev1.Pod, s Settings,
 	rule func(l *list, next, live *corev1.Pod)) (warnings []string, errs field.ErrorList) {
 	if errs := bounds(next); errs != nil {
@@ -65,7 +66,7 @@ func (l *list) noEphemeral(s *corev1.PodSpec, p *field.Path, kind state.Kind, ol
 	}
 }
 
-// ephemeral checks what holds for ephemeral containers only.
+// ephemeral checks the rules that apply only to ephemeral containers.
 func (l *list) ephemeral(c *corev1.EphemeralContainer, s *corev1.PodSpec, p *field.Path) {
 	if target := c.TargetContainerName; target != "" {
 		known := false
@@ -90,8 +91,8 @@ func asContainer(c *corev1.EphemeralContainer) *corev1.Container {
 	return (*corev1.Container)(&c.EphemeralContainerCommon)
 }
 
-// Resized returns live with the resources and managed fields of next; pods/resize ignores the rest
-// (KEP-1287). It keeps containers that live lacks, for AdmitResize to refuse.
+// Resized returns live with the resources and managed fields of next; pods/resize ignores all other
+// changes (KEP-1287). Added containers stay, so that AdmitResize refuses them.
 func Resized(next, live *corev1.Pod) *corev1.Pod {
 	out := live.DeepCopy()
 	out.ManagedFields = next.ManagedFields
@@ -111,7 +112,7 @@ func Resized(next, live *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// AdmitResize is Admit for a running pod whose resources change. next is the result of Resized.
+// AdmitResize is Admit for a change of a running pod's resources. next is the result of Resized.
 func AdmitResize(next, live *corev1.Pod, s Settings) (warnings []string, errs field.ErrorList) {
 	return admitPart(next, live, s, (*list).resized)
 }
@@ -122,7 +123,7 @@ func (l *list) resized(next, live *corev1.Pod) {
 		l.invalid(spec, next.Status.QOSClass, "Pod QOS Class may not change as a result of resizing")
 	}
 	for _, c := range live.Status.ContainerStatuses {
-		if c.State.Running != nil && c.Resources == nil { // an agent without support for resize
+		if c.State.Running != nil && c.Resources == nil { // the agent does not support resize
 			l.forbidden(spec, "Pod running on node without support for resize")
 			break
 		}
@@ -161,7 +162,7 @@ func (l *list) sameOrder(now, was []corev1.Container, what string) bool {
 	return len(l.errs) == n
 }
 
-// limitsKept refuses to remove a limit, which no runtime can do.
+// limitsKept refuses the removal of a limit, because no runtime can remove one.
 func (l *list) limitsKept(c, was *corev1.Container, p *field.Path) {
 	for _, list := range []struct {
 		what     string
@@ -211,9 +212,9 @@ func (l *list) resizePolicy(c *corev1.Container, of corev1.RestartPolicy, once b
 	}
 }
 
-// Resize checks the result of AdmitResize against limit ranges and quotas, in Kubernetes' words,
-// and returns the changes of the quotas. The caller commits them with the pod, as those of Charge.
-// Unlike there, limit ranges fill in no defaults, since the pod runs without them.
+// Resize checks the result of AdmitResize against limit ranges and quotas. It returns the changes
+// of the quotas, which the caller commits with the pod, or an error in Kubernetes' words. Unlike in
+// Kubernetes, limit ranges fill in no defaults, since the running pod does not have them.
 func Resize(next, live *corev1.Pod, s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 	if err := checkPodRange(next, s); err != nil {
 		return nil, err

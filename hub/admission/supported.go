@@ -13,9 +13,9 @@ import (
 )
 
 // supported lists, by type, the fields that the hub and its devices implement. All other fields of
-// these types are refused. A field with ~ is accepted with a warning: ignoring it takes nothing
-// away from the request. "*" supports all fields of a type. A type of k8s.io/api that is not listed
-// has no supported field. Types of other modules (quantities, selectors, times) are values.
+// these types are refused. "*" stands for all fields of a type. A field with ~ is accepted with a
+// warning, because ignoring it removes nothing from the request. All fields of an unlisted type of
+// k8s.io/api are refused. Types of other modules (quantities, selectors, times) are values.
 var supported = map[string]string{
 	"PodSpec": "volumes initContainers containers restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds " +
 		"dnsPolicy " +
@@ -121,7 +121,7 @@ var supported = map[string]string{
 	"LeaseSpec": "holderIdentity leaseDurationSeconds acquireTime renewTime leaseTransitions ~strategy ~preferredHolder",
 }
 
-// why says why some fields are not supported, and what to use instead.
+// why is the reason why a field is not supported, and its replacement.
 var why = map[string]string{
 	"PodSpec.hostIPC":   "containers on devices never share the device's IPC",
 	"PodSpec.subdomain": "it is only a name: there is no cluster DNS",
@@ -162,7 +162,7 @@ const whyEmpty = "a new volume is empty: fill it from an init container"
 
 const whyVolume = "use emptyDir, hostPath, persistentVolumeClaim, image, configMap, secret, downwardAPI or projected"
 
-// equalsDefault reports whether an explicit value equals the behaviour without it.
+// equalsDefault reports whether an explicit value has the same effect as an omitted field.
 func equalsDefault(name string, v reflect.Value) bool {
 	if name == "PodSpec.serviceAccountName" && v.String() == state.DefaultAccount { // the value that every pod has
 		return true
@@ -257,7 +257,7 @@ func (l *list) unsupported(what any, p *field.Path) {
 	w.object(what, p)
 }
 
-// object visits a spec, or the spec of an object without a pod spec.
+// object visits a spec, or the spec of an object that has no pod spec.
 func (w fieldWalk) object(what any, p *field.Path) {
 	switch o := what.(type) {
 	case *corev1.PodSpec, *corev1.PersistentVolumeClaimSpec:
@@ -271,7 +271,8 @@ func (w fieldWalk) object(what any, p *field.Path) {
 	}
 }
 
-// Warnings names the fields of an object that have no effect here. It does not repeat errors.
+// Warnings names the fields of an object that have no effect on this hub. It does not repeat
+// errors.
 func Warnings(o state.Object) (warnings []string) {
 	warn := func(p *field.Path, reason string) {
 		warnings = append(warnings, fmt.Sprintf("%s has no effect: %s", p, reason))
@@ -284,14 +285,14 @@ func Warnings(o state.Object) (warnings []string) {
 	}
 	w.object(spec, p)
 	for i, secret := range spec.ImagePullSecrets {
-		if secret.Name == "" { // templates write this for an unset value
+		if secret.Name == "" { // charts write an empty name for an unset value
 			warn(p.Child("imagePullSecrets").Index(i), "the secret's name is empty")
 		}
 	}
 	return warnings
 }
 
-// A Support says how a field of a type of k8s.io/api is handled.
+// Support says how a field of a type of k8s.io/api is handled.
 type Support int
 
 // How a field is handled.
@@ -301,8 +302,8 @@ const (
 	Refused
 )
 
-// SupportOf returns how a field, by its JSON name, is handled, and why; the API's documents show
-// it. Fields of types that admission does not visit are honoured.
+// SupportOf returns how a field, named as in JSON, is handled, and why. The API's OpenAPI documents
+// show the result. Fields of types that admission does not visit are honoured.
 func SupportOf(typ, field string) (Support, string) {
 	list, listed := supported[typ]
 	switch list = " " + list + " "; {

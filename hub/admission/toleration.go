@@ -9,7 +9,8 @@ import (
 )
 
 // DefaultTolerations adds the default tolerations for nodes that are not ready or unreachable. It
-// skips one if an existing toleration has that key (or none) and that effect (or none).
+// adds none for a key that an existing toleration has, with NoExecute or any effect. A toleration
+// without a key counts as every key.
 func DefaultTolerations(have []corev1.Toleration, s Settings) []corev1.Toleration {
 	for _, t := range []struct {
 		key     string
@@ -29,18 +30,18 @@ func DefaultTolerations(have []corev1.Toleration, s Settings) []corev1.Toleratio
 }
 
 // extendedTolerations adds, for each requested extended resource, a toleration of a NoSchedule
-// taint with that key. So a node that is tainted with the name of its hardware takes only pods that
-// request it. It is Kubernetes' admission plugin ExtendedResourceToleration.
+// taint with that key. So a node that is tainted with the name of its hardware runs only pods that
+// request the hardware. Kubernetes' admission plugin ExtendedResourceToleration does the same.
 func extendedTolerations(spec *corev1.PodSpec, have []corev1.Toleration) []corev1.Toleration {
-	asked := map[corev1.ResourceName]bool{}
+	requested := map[corev1.ResourceName]bool{}
 	eachContainer(spec, func(c *corev1.Container) {
 		for name := range c.Resources.Requests {
-			asked[name] = !isNative(name)
+			requested[name] = !isNative(name)
 		}
 	})
-	for _, name := range sortedKeys(asked) {
+	for _, name := range sortedKeys(requested) {
 		t := corev1.Toleration{Key: string(name), Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
-		if asked[name] && !slices.ContainsFunc(have, func(h corev1.Toleration) bool { return h.MatchToleration(&t) }) {
+		if requested[name] && !slices.ContainsFunc(have, func(h corev1.Toleration) bool { return h.MatchToleration(&t) }) {
 			have = append(have, t)
 		}
 	}
@@ -48,7 +49,7 @@ func extendedTolerations(spec *corev1.PodSpec, have []corev1.Toleration) []corev
 }
 
 // pressureToleration adds the toleration of memory pressure to every pod that requests memory or
-// cpu, as Kubernetes does for pods that are not BestEffort. The scheduler and the device both use
+// cpu. Kubernetes does so for pods that are not BestEffort. The scheduler and the device both use
 // it.
 func pressureToleration(spec *corev1.PodSpec, have []corev1.Toleration) []corev1.Toleration {
 	t := corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}

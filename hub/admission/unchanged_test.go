@@ -10,18 +10,18 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// An unchanged pod spec that violates today's rules does not block other changes of its object:
-// labels, finalizers, replicas.
+// An unchanged pod spec may violate newer rules. It does not block other changes of its object,
+// such as labels, finalizers and replicas.
 func TestAnUnchangedPodSpecDoesNotBlockChanges(t *testing.T) {
 	refused := map[string]func(*corev1.PodSpec){
-		"a hostname that is none": func(s *corev1.PodSpec) { s.Hostname = "task.north-0" },
-		"more wishes than are taken": func(s *corev1.PodSpec) {
+		"an invalid hostname": func(s *corev1.PodSpec) { s.Hostname = "task.north-0" },
+		"too many tolerations": func(s *corev1.PodSpec) {
 			for i := range 2 * maxScheduling {
 				s.Tolerations = append(s.Tolerations, corev1.Toleration{Key: "k" + strings.Repeat("x", i%50), Operator: corev1.TolerationOpExists})
 			}
 		},
-		"a policy of a later hub": func(s *corev1.PodSpec) { s.Containers[0].ImagePullPolicy = "Sometimes" },
-		"a variable that is none": func(s *corev1.PodSpec) { s.Containers[0].Env = []corev1.EnvVar{{Name: "a=b"}} },
+		"an unknown pull policy":          func(s *corev1.PodSpec) { s.Containers[0].ImagePullPolicy = "Sometimes" },
+		"a variable with an invalid name": func(s *corev1.PodSpec) { s.Containers[0].Env = []corev1.EnvVar{{Name: "a=b"}} },
 	}
 	for _, kind := range state.Kinds() {
 		if r := kind.Row(); samples[kind] == "" || r.Pod == nil && r.Template == nil {
@@ -35,28 +35,28 @@ func TestAnUnchangedPodSpecDoesNotBlockChanges(t *testing.T) {
 			t.Run(string(kind)+": "+name, func(t *testing.T) {
 				was := o.DeepCopyObject().(state.Object)
 				Default(was, normal)
-				was.SetFinalizers([]string{"example.org/held"})
+				was.SetFinalizers([]string{"example.org/finalizer"})
 				was.SetResourceVersion("7")
 				spoil(state.PodSpecOf(was))
 				if errs := Validate(was.DeepCopyObject().(state.Object), normal); len(errs) == 0 {
-					t.Skip("it takes that")
+					t.Skip("the kind allows this")
 				}
 				is := was.DeepCopyObject().(state.Object)
 				is.SetFinalizers(nil)
 				is.SetLabels(map[string]string{"app": "kiosk", "seen": "yes"})
 				if _, errs := Admit(is, was, normal); len(errs) > 0 {
-					t.Errorf("it cannot be let go: %v", errs.ToAggregate())
+					t.Errorf("finalizers and labels cannot change: %v", errs.ToAggregate())
 				}
 				state.PodSpecOf(is).Containers[0].Image = "other:2"
 				if _, errs := Admit(is, was, normal); len(errs) == 0 {
-					t.Error("another spec is not looked at")
+					t.Error("a changed pod spec is not validated")
 				}
 			})
 		}
 	}
 }
 
-// Rules that relate other fields to the pod spec are still checked.
+// A rule about another field that depends on the pod spec still applies.
 func TestRulesThatDependOnAnUnchangedPodSpecApply(t *testing.T) {
 	was := parse[*batchv1.Job](t, aJob)
 	Default(was, normal)
@@ -68,8 +68,8 @@ func TestRulesThatDependOnAnUnchangedPodSpecApply(t *testing.T) {
 	}
 }
 
-// A new policy that conflicts with an unchanged pod spec is refused: a CronJob with it could create
-// no Job.
+// A new policy that conflicts with an unchanged pod spec is refused, because a CronJob with both
+// could create no Job.
 func TestANewRuleMustFitAnUnchangedPodSpec(t *testing.T) {
 	was := &batchv1.CronJob{Spec: batchv1.CronJobSpec{Schedule: "@daily"}}
 	was.Name, was.Namespace, was.ResourceVersion = "c", "shop", "7"
@@ -90,11 +90,11 @@ func TestANewRuleMustFitAnUnchangedPodSpec(t *testing.T) {
 		add(&is.Spec.JobTemplate.Spec)
 		_, errs := Admit(is, was, normal)
 		if got := errs.ToAggregate(); got == nil || !strings.Contains(got.Error(), "spec.jobTemplate.spec."+name) || !strings.Contains(got.Error(), `"Never"`) {
-			t.Errorf("%s beside restartPolicy OnFailure: %v", name, got)
+			t.Errorf("%s with restartPolicy OnFailure: %v", name, got)
 		}
 		is.Spec.JobTemplate.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
 		if _, errs := Admit(is, was, normal); len(errs) > 0 {
-			t.Errorf("%s beside restartPolicy Never: %v", name, errs.ToAggregate())
+			t.Errorf("%s with restartPolicy Never: %v", name, errs.ToAggregate())
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// unchanged checks immutable fields. Metadata that the server fills in (resourceVersion, uid,
-// creationTimestamp) may be omitted, except a resourceVersion that Kubernetes requires.
+// unchanged checks immutable fields. A client may omit metadata that the server sets
+// (resourceVersion, uid, creationTimestamp), except a resourceVersion that Kubernetes requires.
 func unchanged(o, old state.Object) field.ErrorList {
 	var l list
 	l.metaUnchanged(o, old)
@@ -91,8 +91,8 @@ func (l *list) metaUnchanged(o, old state.Object) {
 	}
 }
 
-// keepCompleted restores what its classes gave a pod when it was created, if an update omits it:
-// manifests lack it, and clients cannot change it.
+// keepCompleted restores fields that its classes gave a pod when it was created, if an update omits
+// them. Manifests lack these fields, and clients cannot change them.
 func keepCompleted(p *corev1.Pod, old state.Object) {
 	was, ok := old.(*corev1.Pod)
 	if !ok {
@@ -108,7 +108,7 @@ func keepCompleted(p *corev1.Pod, old state.Object) {
 		p.Spec.Overhead = was.Spec.Overhead.DeepCopy()
 	}
 	handler, has := was.Annotations[fleet.RuntimeHandlerAnnotation]
-	if _, said := p.Annotations[fleet.RuntimeHandlerAnnotation]; has && !said {
+	if _, present := p.Annotations[fleet.RuntimeHandlerAnnotation]; has && !present {
 		if p.Annotations == nil {
 			p.Annotations = map[string]string{}
 		}
@@ -116,8 +116,8 @@ func keepCompleted(p *corev1.Pod, old state.Object) {
 	}
 }
 
-// podUnchanged allows changes of images, the active deadline (downwards) and tolerations
-// (additions, or other seconds).
+// podUnchanged allows changes of images, the active deadline (only earlier) and tolerations (only
+// additions and other seconds).
 func (l *list) podUnchanged(o, old *corev1.Pod) {
 	if len(o.Spec.Containers) != len(old.Spec.Containers) || len(o.Spec.InitContainers) != len(old.Spec.InitContainers) {
 		l.forbidden(spec.Child("containers"), "pod updates may not add or remove containers")
@@ -165,7 +165,7 @@ func (l *list) podUnchanged(o, old *corev1.Pod) {
 	}
 }
 
-// onlyNarrowed checks that an update of a pod behind a scheduling gate allows no additional nodes.
+// onlyNarrowed checks that an update of a pod with a scheduling gate allows no additional nodes.
 func (l *list) onlyNarrowed(now, was *corev1.PodSpec) {
 	for k, v := range was.NodeSelector {
 		if have, ok := now.NodeSelector[k]; !ok || have != v {
@@ -188,7 +188,7 @@ func (l *list) onlyNarrowed(now, was *corev1.PodSpec) {
 		return
 	}
 	for i, t := range required.NodeSelectorTerms {
-		if len(t.MatchExpressions)+len(t.MatchFields) == 0 { // an empty term matches nothing; additions would match something
+		if len(t.MatchExpressions)+len(t.MatchFields) == 0 { // an empty term matches nothing; an addition would widen it
 			if !equality.Semantic.DeepEqual(t, terms[i]) {
 				l.invalid(at.Index(i), terms[i], "a term that is empty can not be changed")
 			}
@@ -212,7 +212,7 @@ func hasPrefix(list, with []corev1.NodeSelectorRequirement) bool {
 	return len(list) >= len(with) && equality.Semantic.DeepEqual(list[:len(with)], with)
 }
 
-// withNodeAffinityOf returns a pod's affinity with the previous node affinity.
+// withNodeAffinityOf returns the affinity a with the node affinity of was.
 func withNodeAffinityOf(a, was *corev1.Affinity) *corev1.Affinity {
 	if a == nil && was == nil {
 		return nil

@@ -122,8 +122,8 @@ func (l *list) projected(v *corev1.ProjectedVolumeSource, p *field.Path) {
 	}
 }
 
-// items checks the mapping of keys to files. paths are the files of other sources of the same
-// volume; nil: there are none.
+// items checks the mapping of keys to files. paths are the files of the volume's other sources, nil
+// if there are none.
 func (l *list) items(items []corev1.KeyToPath, p *field.Path, paths map[string]bool) {
 	for i, item := range items {
 		at := p.Index(i)

@@ -79,7 +79,7 @@ func (l *list) count(n *int32, p *field.Path) {
 	}
 }
 
-// template checks a workload's template, and that its selector matches it.
+// template checks a workload's template, and that the workload's selector matches it.
 func (l *list) template(s *metav1.LabelSelector, t *corev1.PodTemplateSpec, spec *field.Path, kind string) {
 	p := spec.Child("selector")
 	switch {
@@ -135,8 +135,9 @@ func defaultStatefulSet(s *appsv1.StatefulSetSpec) {
 	DefaultPodTemplate(&s.Template)
 }
 
-// statefulSetName leaves room for an ordinal in the pods' names and a hash in the revisions' names,
-// both of which are label values. Kubernetes accepts longer names, but cannot create their pods.
+// statefulSetName keeps names short enough for an ordinal in the pods' names and a hash in the
+// revisions' names; both names are label values. Kubernetes accepts longer names, but cannot create
+// their pods.
 func statefulSetName(name string, prefix bool) []string {
 	wrong := apivalidation.NameIsDNSLabel(name, prefix)
 	if len(name) > 52 {
@@ -182,7 +183,7 @@ func (l *list) statefulSet(s *appsv1.StatefulSetSpec, p *field.Path, fresh bool)
 		names[c.Name] = true
 		l.all(metavalidation.ValidateLabels(c.Labels, at.Child("metadata", "labels")))
 		l.all(apivalidation.ValidateAnnotations(c.Annotations, at.Child("metadata", "annotations")))
-		if fresh { // older ones cannot be repaired
+		if fresh { // older ones cannot be repaired, so they may stay
 			l.finalizers(c.Finalizers, at.Child("metadata", "finalizers"))
 		}
 		l.claimSpec(&c.Spec, at.Child("spec"))
@@ -191,7 +192,7 @@ func (l *list) statefulSet(s *appsv1.StatefulSetSpec, p *field.Path, fresh bool)
 	l.template(s.Selector, podsOf(s), p, "statefulset")
 }
 
-// podsOf returns the template as the pods have it, with claims, name and subdomain.
+// podsOf returns the template with the claims, name and subdomain that the pods get.
 func podsOf(s *appsv1.StatefulSetSpec) *corev1.PodTemplateSpec {
 	t := s.Template.DeepCopy()
 	t.Spec.Hostname, t.Spec.Subdomain = "", ""

@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// seekOrphans offers objects without a controller to a new workload.
+// seekOrphans finds the objects without a controller that a new workload may adopt.
 func (p *pass) seekOrphans(w *work, k state.Key) {
 	switch o := p.s.Get(k).(type) {
 	case *appsv1.Deployment:
@@ -32,7 +32,7 @@ func (p *pass) seekOrphans(w *work, k state.Key) {
 	}
 }
 
-// strayRevisions returns the matching revisions without a controller.
+// strayRevisions returns the revisions without a controller that match the selector.
 func (p *pass) strayRevisions(namespace string, selector *metav1.LabelSelector) (found []state.Object) {
 	for r := range state.Each[*appsv1.ControllerRevision](p.s, state.ControllerRevisions, namespace) {
 		if metav1.GetControllerOfNoCopy(r) == nil && r.DeletionTimestamp == nil && matches(selector, r.Labels) {
@@ -42,7 +42,8 @@ func (p *pass) strayRevisions(namespace string, selector *metav1.LabelSelector) 
 	return found
 }
 
-// offer offers an object without a controller to each workload whose selector matches it.
+// offer finds a workload whose selector matches an object without a controller. The workload may
+// then adopt the object.
 func (p *pass) offer(w *work, o state.Object) {
 	if metav1.GetControllerOfNoCopy(o) != nil || o.GetDeletionTimestamp() != nil {
 		return
@@ -98,7 +99,7 @@ func (p *pass) offer(w *work, o state.Object) {
 	}
 }
 
-// seekPods offers pods without a controller to a new workload.
+// seekPods finds the pods without a controller that a new workload may adopt.
 func (p *pass) seekPods(w *work, k state.Key, selector *metav1.LabelSelector) {
 	for _, pod := range p.straysIn(k.Namespace) {
 		if matches(selector, pod.Labels) {
@@ -127,7 +128,7 @@ func (p *pass) straysIn(namespace string) []*corev1.Pod {
 }
 
 // selectsOwn reports whether a workload's selector matches its own template. Admission ensures it,
-// but a restored database may not: such a workload would create pods without end.
+// but a restored database may not. Without the check such a workload would create pods endlessly.
 func selectsOwn(s *metav1.LabelSelector, t *corev1.PodTemplateSpec) bool {
 	return s != nil && matches(s, t.Labels)
 }

@@ -14,12 +14,12 @@ import (
 // maxBackoff is the longest back-off of a workload.
 const maxBackoff = 5 * time.Minute
 
-// backoffReset ends a back-off: a pod that ran so long does not count as lost, and a workload
-// without a loss for so long starts over.
+// backoffReset ends a back-off. A pod that ran for so long does not count as lost, and the count of
+// a workload without a loss for so long starts again.
 const backoffReset = 10 * time.Minute
 
 // backoffFor returns the back-off after a number of strikes. The first loss is replaced at once;
-// then the wait is 1 s, doubling to 5 min.
+// after that the wait is 1 s and doubles to 5 min.
 func backoffFor(strikes int) time.Duration {
 	if strikes < 2 {
 		return 0
@@ -27,16 +27,16 @@ func backoffFor(strikes int) time.Duration {
 	return doubled(time.Second, strikes-2, maxBackoff)
 }
 
-// doubled doubles a duration so many times, up to longest.
+// doubled doubles a duration the given number of times, up to longest.
 func doubled(d time.Duration, times int, longest time.Duration) time.Duration {
 	return min(d<<min(times, 16), longest)
 }
 
-// backoffEnd returns when a loss may be replaced.
+// backoffEnd returns when the lost pods may be replaced.
 func backoffEnd(l *state.Backoff) time.Time { return l.Last.Add(backoffFor(l.Count)) }
 
-// lossKey returns the key of a workload's losses: for a DaemonSet per node, for a StatefulSet per
-// pod, for a ReplicaSet in total, since its next pod may run on any node.
+// lossKey returns the key of a workload's losses. They count per node for a DaemonSet, per pod for
+// a StatefulSet, and in total for a ReplicaSet, since its next pod may run on any node.
 func lossKey(owner state.Object, of string) state.Key {
 	k := state.Key{Kind: state.Losses, Namespace: owner.GetNamespace(), Name: string(owner.GetUID())}
 	switch owner.(type) {
@@ -52,10 +52,10 @@ func (p *pass) lossOf(owner state.Object, of string) *state.Backoff {
 }
 
 // countLoss counts a pod that was evicted, preempted, rejected, failed, or lost with its node. Pods
-// that a user deletes or that a scale-down removes do not count.
+// that a user or a scale-down deletes do not count.
 //
-// A strike is the loss of a pod that was placed after the last strike. So a hundred pods that leave
-// a node together are one strike. Losses during a back-off wait for its end.
+// A strike is the loss of a pod that was placed after the last strike, so a hundred pods that leave
+// a node together are one strike. Pods lost during a back-off are replaced at its end.
 func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 	if old == nil || pod == nil || old.Spec.NodeName == "" || !active(old) || active(pod) || !involuntary(pod) {
 		return
@@ -77,7 +77,7 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 		kind = replicaSetKind
 	case *appsv1.DaemonSet:
 		kind = daemonSetKind
-	default: // a Job counts failures itself
+	default: // a Job counts its failures itself
 		return
 	}
 	k := lossKey(owner, of)
@@ -105,7 +105,7 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 	w.losses[k] = l
 }
 
-// failedItself reports whether a pod failed on its device, rather than being evicted by the hub.
+// failedItself reports whether a pod failed on its device; otherwise the hub evicted it.
 func failedItself(pod *corev1.Pod) bool {
 	c := state.PodCondition(pod, corev1.DisruptionTarget)
 	return c == nil || c.Reason == corev1.PodReasonTerminationByKubelet
@@ -141,9 +141,9 @@ func (p *pass) storeLosses(w *work) {
 	}
 }
 
-// expireLoss removes a loss after backoffReset, or wakes up then. The failures of a Job's pods
-// expire with a success or with the Job, the count for its limit with the Job, and a CronJob's wait
-// when it ends.
+// expireLoss removes a workload's losses after backoffReset, or schedules that. A Job's failures
+// are removed after a success or with the Job; the count for its limit is removed with the Job. A
+// CronJob's wait is removed when it ends.
 func (p *pass) expireLoss(k state.Key) {
 	l, ok := p.s.Get(k).(*state.Backoff)
 	if !ok || l.Failed && len(l.OwnerReferences) > 0 && l.OwnerReferences[0].Kind == jobKind.Kind || l.Failures > 0 ||
@@ -158,11 +158,11 @@ func (p *pass) expireLoss(k state.Key) {
 }
 
 // allowance returns how many missing pods of a workload may be created now, and when to try the
-// rest (zero: no need).
+// remaining ones (zero: all may be created).
 //
 // Kubernetes replaces a lost pod at once, so a device that rejects its pods makes it create
-// thousands. Here the losses of the last strike wait. Of failed pods, only as many are retried as
-// have become ready, or one after the back-off, until backoffReset. Only the hub's clock counts.
+// thousands. Here the losses of the last strike wait. After failures, only as many pods are retried
+// as have become ready, or one after the back-off, until backoffReset. Only the hub's clock counts.
 func (p *pass) allowance(owner state.Object, of string, missing int, live []*corev1.Pod) (int, time.Time) {
 	l := p.lossOf(owner, of)
 	if l == nil || l.Count < 2 || missing <= 0 {

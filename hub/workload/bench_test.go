@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// bigFleet is a settled fleet: per node one pod of a DaemonSet and two pods of ReplicaSets with ten
-// replicas each.
+// bigFleet is a settled fleet. For each node it has one pod of a DaemonSet and two pods of
+// ReplicaSets with ten replicas each.
 func bigFleet(b *testing.B, nodes int) *fleet {
 	f := newFleet(b)
 	var objects []state.Object

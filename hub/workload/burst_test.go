@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A workload of thousands of pods is created in bursts, completely.
+// The pods of a workload of thousands are created in bursts until all exist.
 func TestALargeWorkloadIsCreatedInBursts(t *testing.T) {
 	const many = burst + 300
 	for _, c := range []struct {
@@ -34,18 +34,18 @@ func TestALargeWorkloadIsCreatedInBursts(t *testing.T) {
 			c.begin(f)
 			f.settle()
 			if n := f.s.Len(state.Pods); n != burst {
-				t.Errorf("at first it makes %d pods", n)
+				t.Errorf("the first burst creates %d pods", n)
 			}
 			f.pass(5 * time.Second).quiet()
 			if n := f.s.Len(state.Pods); n != many {
-				t.Errorf("in the end there are %d pods, want %d", n, many)
+				t.Errorf("after all bursts there are %d pods, want %d", n, many)
 			}
 		})
 	}
 }
 
 // The pods of a large workload are checked once a second, but a change of its spec applies at once.
-func TestALargeWorkloadIsLookedAtOnceASecond(t *testing.T) {
+func TestALargeWorkloadIsCheckedOnceASecond(t *testing.T) {
 	const many = burst + 200
 	set := aSet(many, parallel)
 	set.Name = "kiosk"
@@ -83,7 +83,7 @@ func TestALargeWorkloadIsLookedAtOnceASecond(t *testing.T) {
 				f.pass(100 * time.Millisecond)
 			}
 			if n := len(f.livePods()); n != many-3 {
-				t.Errorf("within the second %d pods were made", n-many+3)
+				t.Errorf("within the same second %d pods are created, want none", n-many+3)
 			}
 			f.pass(time.Second).quiet()
 			if n := len(f.livePods()); n != many {
@@ -91,10 +91,10 @@ func TestALargeWorkloadIsLookedAtOnceASecond(t *testing.T) {
 			}
 			f.pass(300 * time.Millisecond)
 			f.remove(state.KeyOf(f.livePods()[0]))
-			f.recent, f.alarms = nil, map[state.Subject]time.Time{} // a restart
+			f.recent, f.alarms = nil, map[state.Subject]time.Time{} // restart the hub
 			f.carry(f.d.Decide(f.s, f.d.Subjects(f.s), f.now))
 			if n := len(f.livePods()); n != many {
-				t.Errorf("at a start there are %d pods, want %d", n, many)
+				t.Errorf("after a restart there are %d pods, want %d", n, many)
 			}
 			f.settle().pass(100 * time.Millisecond)
 			f.edit(key, func(o state.Object) {
@@ -102,17 +102,17 @@ func TestALargeWorkloadIsLookedAtOnceASecond(t *testing.T) {
 				c.fewer(o)
 			}).settle()
 			if n := len(f.livePods()); n != many-100 {
-				t.Errorf("scaled down there are %d pods, want %d", n, many-100)
+				t.Errorf("after scaling down there are %d pods, want %d", n, many-100)
 			}
 			f.remove(key).settle()
 			if n := f.s.Len(state.Pods); n != 0 {
-				t.Errorf("%d pods outlive it", n)
+				t.Errorf("%d pods remain after the workload's deletion", n)
 			}
 		})
 	}
 }
 
-// The number of unplaced pods is limited. Once they get a node, more are created.
+// A ReplicaSet creates more pods only while the number of its unplaced pods is below a limit.
 func TestUnplacedReplicasAreLimited(t *testing.T) {
 	f := newFleet(t)
 	f.put(replicaSet("kiosk", 2147483647))
@@ -122,13 +122,13 @@ func TestUnplacedReplicasAreLimited(t *testing.T) {
 	}
 	f.quiet()
 	if n := f.s.Len(state.Pods); n != maxUnplaced {
-		t.Fatalf("there are %d pods", n)
+		t.Fatalf("there are %d pods, want %d", n, maxUnplaced)
 	}
 	get := func() *appsv1.ReplicaSet {
 		return f.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk"}).(*appsv1.ReplicaSet)
 	}
 	if c := get().Status.Conditions; len(c) != 1 || c[0].Type != appsv1.ReplicaSetReplicaFailure || !strings.Contains(c[0].Message, "have no node yet") {
-		t.Errorf("it says %+v", c)
+		t.Errorf("the conditions are %+v", c)
 	}
 	placed := 0
 	for pod := range f.s.PodsOn("") {
@@ -144,7 +144,7 @@ func TestUnplacedReplicasAreLimited(t *testing.T) {
 		f.pass(time.Second)
 	}
 	if n := f.s.Len(state.Pods); n != maxUnplaced+100 {
-		t.Errorf("there are %d pods when 100 have a node", n)
+		t.Errorf("there are %d pods after 100 were bound", n)
 	}
 	rs := get().DeepCopy()
 	rs.Spec.Replicas = new(int32(10))
@@ -154,18 +154,18 @@ func TestUnplacedReplicasAreLimited(t *testing.T) {
 		f.pass(time.Second)
 	}
 	if c := get().Status.Conditions; len(c) != 0 {
-		t.Errorf("with ten it says %+v", c)
+		t.Errorf("with ten replicas the conditions are %+v, want none", c)
 	}
 }
 
-// Some of ten thousand generated names collide: no two pods get the same one.
+// Some of ten thousand generated names collide. Even then two pods never get the same name.
 func TestPodsOfOnePassHaveDifferentNames(t *testing.T) {
 	p := &pass{s: state.Empty("x", start), base: state.Empty("x", start)}
 	seen := map[string]bool{}
 	for range 20_000 {
 		name := p.freeName(state.Pods, "default", "probe", "u")
 		if seen[name] {
-			t.Fatalf("%s is given twice", name)
+			t.Fatalf("two pods get the name %s", name)
 		}
 		seen[name] = true
 	}

@@ -32,13 +32,13 @@ func (p *pass) cronJob(k state.Key) {
 	c := was.DeepCopy()
 	active := p.jobsOf(c)
 	if !ptr.Deref(c.Spec.Suspend, false) {
-		if schedule, err := state.Schedule(&c.Spec); err == nil { // admission refuses others
+		if schedule, err := state.Schedule(&c.Spec); err == nil { // admission refuses invalid schedules
 			if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
 				schedule = interval{lastStart(c), every.Delay}
 			}
 			next := schedule.Next(p.now)
-			if again := p.startJob(c, schedule, active); again.After(p.now) {
-				setEarlier(&next, again)
+			if retry := p.startJob(c, schedule, active); retry.After(p.now) {
+				setEarlier(&next, retry)
 			}
 			p.wake(k, next)
 		}
@@ -46,21 +46,21 @@ func (p *pass) cronJob(k state.Key) {
 	if equality.Semantic.DeepEqual(was.Status, c.Status) {
 		return
 	}
-	said := p.jobEvents(was, c)
-	if len(said) == 0 {
-		said = []state.Change{state.Put(c, "")}
+	changes := p.jobEvents(was, c)
+	if len(changes) == 0 {
+		changes = []state.Change{state.Put(c, "")}
 	}
-	p.do(said...)
+	p.do(changes...)
 }
 
-// jobEvents returns events for Jobs that have ended, and for running ones that the schedule did not
+// jobEvents returns events for Jobs that have ended, and for running Jobs that the schedule did not
 // start.
-func (p *pass) jobEvents(was, c *batchv1.CronJob) (said []state.Change) {
+func (p *pass) jobEvents(was, c *batchv1.CronJob) (changes []state.Change) {
 	tell := func(reason, format string, of ...any) *state.Change {
 		change := state.Put(c.DeepCopy(), "").Event(reason)
 		change.Message, change.Source = fmt.Sprintf(format, of...), cronJobSource
-		said = append(said, change)
-		return &said[len(said)-1]
+		changes = append(changes, change)
+		return &changes[len(changes)-1]
 	}
 	has := func(list []corev1.ObjectReference, uid types.UID) bool {
 		return slices.ContainsFunc(list, func(r corev1.ObjectReference) bool { return r.UID == uid })
@@ -82,11 +82,11 @@ func (p *pass) jobEvents(was, c *batchv1.CronJob) (said []state.Change) {
 			tell("UnexpectedJob", "Saw a job that the controller did not create or forgot: %s", job.Name).Warn = true
 		}
 	}
-	return said
+	return changes
 }
 
-// jobsOf updates the CronJob's status from its Jobs, removes old ones, and returns the running ones
-// that the schedule started. A Job that a user started does not block the next one. A Job that is
+// jobsOf updates the CronJob's status from its Jobs, removes old Jobs, and returns the running Jobs
+// that the schedule started. A Job that a user started does not block the next Job. A Job that is
 // being deleted counts as running.
 func (p *pass) jobsOf(c *batchv1.CronJob) (active []*batchv1.Job) {
 	var succeeded, failed []*batchv1.Job
@@ -153,30 +153,30 @@ func (p *pass) endJob(c *batchv1.CronJob, job *batchv1.Job, why string) {
 	c.Status.Active = slices.DeleteFunc(c.Status.Active, func(r corev1.ObjectReference) bool { return r.UID == job.UID })
 }
 
-// startJob starts the due Job. Of several missed starts, as after a pause of the hub, it starts
-// only the last. If a quota refuses the Job it returns when to retry.
-func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*batchv1.Job) (again time.Time) {
+// startJob starts the due Job. After several missed starts, for example because the hub was down,
+// it starts only the last one. If a quota refuses the Job, startJob returns when to retry.
+func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*batchv1.Job) (retry time.Time) {
 	at, many := p.dueAt(c, schedule)
 	if at.IsZero() || c.Status.LastScheduleTime != nil && !at.After(c.Status.LastScheduleTime.Time) {
-		return again
+		return retry
 	}
 	refused := p.lossOf(c, "")
 	if refused != nil {
-		if again = refused.Last.Add(jobBackoff(refused.Count)); p.now.Before(again) {
-			return again
+		if retry = refused.Last.Add(jobBackoff(refused.Count)); p.now.Before(retry) {
+			return retry
 		}
 	}
 	name := fmt.Sprintf("%s-%d", c.Name, at.Unix()/60)
 	if p.s.Get(state.Key{Kind: state.Jobs, Namespace: c.Namespace, Name: name}) != nil {
 		stamp := metav1.NewTime(at)
 		c.Status.LastScheduleTime = &stamp
-		return again
+		return retry
 	}
 	switch {
 	case len(active) == 0:
 	case c.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent:
 		p.waitEvent(c, refused, at)
-		return again // retried when that Job ends, unless it is too late
+		return retry // retried when the running Job ends, unless that is too late
 	case c.Spec.ConcurrencyPolicy == batchv1.ReplaceConcurrent:
 		for _, job := range active {
 			p.endJob(c, job, fmt.Sprintf("delete job %s of %s: the next one replaces it", state.Display(job), c.Name))
@@ -215,10 +215,10 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 	p.do(change)
 	stamp := metav1.NewTime(at)
 	c.Status.LastScheduleTime = &stamp
-	return again
+	return retry
 }
 
-// refuseJob records that a Job may not be created, emits one event, and returns when to retry.
+// refuseJob records that a quota refuses a Job, emits one event, and returns when to retry.
 func (p *pass) refuseJob(c *batchv1.CronJob, job *batchv1.Job, was *state.Backoff, why error) time.Time {
 	l := p.nextLoss(c, was)
 	l.Count, l.Last = l.Count+1, metav1.NewMicroTime(p.now)
@@ -257,8 +257,8 @@ func (p *pass) nextLoss(c *batchv1.CronJob, was *state.Backoff) *state.Backoff {
 	}}
 }
 
-// An interval is the schedule "@every 1h". It counts from the last start, not from the time of the
-// call.
+// An interval is a schedule such as "@every 1h". It counts from the last start, not from the time
+// of the call.
 type interval struct {
 	from  time.Time
 	every time.Duration
@@ -268,7 +268,7 @@ func (i interval) Next(after time.Time) time.Time {
 	return i.from.Add((max(after.Sub(i.from), 0)/i.every + 1) * i.every)
 }
 
-// lastStart returns when the newest Job was due; without a Job, when the schedule began.
+// lastStart returns when the newest Job was due. Without a Job it returns when the schedule began.
 func lastStart(c *batchv1.CronJob) time.Time {
 	if last := c.Status.LastScheduleTime; last != nil {
 		return last.Time
@@ -279,8 +279,8 @@ func lastStart(c *batchv1.CronJob) time.Time {
 // maxMissed is the number of missed starts that causes a warning.
 const maxMissed = 100
 
-// dueAt returns the last missed start, zero: none. It evaluates the schedule a few dozen times at
-// most, however long the pause was.
+// dueAt returns the last missed start, zero if there is none. It evaluates the schedule a few dozen
+// times at most, however long the hub was down.
 func (p *pass) dueAt(c *batchv1.CronJob, schedule cron.Schedule) (at time.Time, many bool) {
 	since := lastStart(c)
 	if s := c.Spec.StartingDeadlineSeconds; s != nil {

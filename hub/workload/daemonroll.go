@@ -17,7 +17,7 @@ func (d *daemon) updated(pod *corev1.Pod) bool {
 }
 
 // bounds resolves maxSurge and maxUnavailable for a number of nodes, both rounded up. If both are
-// zero one pod may be unavailable, since the rollout would never continue.
+// zero one pod may be unavailable, because otherwise the rollout would never continue.
 func (d *daemon) bounds(nodes int) (surge, gone int) {
 	u := d.ds.Spec.UpdateStrategy
 	if u.Type == appsv1.OnDeleteDaemonSetStrategyType {
@@ -93,9 +93,9 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 			if !up(sp.new) {
 				away++
 			}
-		case sp.new != nil && up(sp.new): // surge: delete the old pod once the new one is available
+		case sp.new != nil && up(sp.new): // surge: the new pod is available, so delete the old pod
 			d.drop(sp.old, "its replacement is available")
-		case sp.new != nil && !ready(sp.old): // it is not in use, and may block the new pod's resources
+		case sp.new != nil && !ready(sp.old): // the old pod serves no requests and may hold resources that the new pod needs
 			d.drop(sp.old, "it is not ready, and its replacement is there")
 		case sp.new != nil:
 			doubled++
@@ -106,7 +106,7 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 			away++
 		}
 	}
-	// Replace pods that are not ready regardless of the budget: that costs no availability.
+	// Replacing pods that are not ready costs no availability, so the budget does not limit it.
 	many := gone - away
 	if surge > 0 {
 		many = surge - doubled - lost
@@ -123,9 +123,9 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 	return did
 }
 
-// lostInRollout reports whether a silent node takes part in the rollout: its pod has the new
-// template and is not available, or was being replaced. The new template may be the cause, so the
-// rollout stops. A node that was silent before keeps its old pod.
+// lostInRollout reports whether the rollout may have made a node silent: its pod has the new
+// template and is not available, or was being replaced. Then the rollout stops. A node that was
+// silent before keeps its old pod.
 func (d *daemon) lostInRollout(pods []*corev1.Pod) bool {
 	for _, pod := range pods {
 		if state.Terminated(pod) {
@@ -139,11 +139,11 @@ func (d *daemon) lostInRollout(pods []*corev1.Pod) bool {
 	return false
 }
 
-// surge creates a node's next pod beside the old one. After repeated losses on that node it backs
-// off.
+// surge creates a node's next pod beside the old one. After repeated losses on that node it waits
+// for the back-off.
 func (d *daemon) surge(node string) {
-	if many, again := d.allowance(d.ds, node, 1, nil); many == 0 {
-		d.wakeFor(d.onNode(node), again)
+	if many, retry := d.allowance(d.ds, node, 1, nil); many == 0 {
+		d.wakeFor(d.onNode(node), retry)
 		return
 	}
 	d.launch(node)
@@ -193,25 +193,25 @@ func (d *daemon) status(byNode map[string][]*corev1.Pod) {
 	}
 	st.NumberUnavailable = st.DesiredNumberScheduled - st.NumberAvailable
 	refused := d.unrevised
-	if refused != "" { // the template is not evaluated yet
+	if refused != "" { // the template has not been checked yet
 		st.ObservedGeneration = ds.Status.ObservedGeneration
 	} else if ds.DeletionTimestamp == nil && st.CurrentNumberScheduled < st.DesiredNumberScheduled {
 		refused = d.refusal()
 	}
-	told := d.replicaFailure(&st, refused)
+	isNew := d.replicaFailure(&st, refused)
 	if !equality.Semantic.DeepEqual(st, ds.Status) {
 		ds = ds.DeepCopy()
 		ds.Status = st
 		c := state.Put(ds, "")
-		if told {
+		if isNew {
 			c = refusal(ds, refused, "daemonset-controller")
 		}
 		d.do(c)
 	}
 }
 
-// replicaFailure updates the condition ReplicaFailure, which Kubernetes' DaemonSets lack: it only
-// emits events. It reports whether the message is new.
+// replicaFailure updates the condition ReplicaFailure and reports whether the message is new.
+// Kubernetes' DaemonSets lack the condition; they only have events.
 func (d *daemon) replicaFailure(st *appsv1.DaemonSetStatus, refused string) bool {
 	of := appsv1.ReplicaSetStatus{}
 	var others []appsv1.DaemonSetCondition
@@ -224,7 +224,7 @@ func (d *daemon) replicaFailure(st *appsv1.DaemonSetStatus, refused string) bool
 			others = append(others, c)
 		}
 	}
-	told := d.pass.replicaFailure(&of, refused)
+	isNew := d.pass.replicaFailure(&of, refused)
 	for _, c := range of.Conditions {
 		others = append(others, appsv1.DaemonSetCondition{
 			Type: appsv1.DaemonSetConditionType(c.Type), Status: c.Status, Reason: c.Reason, Message: c.Message,
@@ -232,8 +232,8 @@ func (d *daemon) replicaFailure(st *appsv1.DaemonSetStatus, refused string) bool
 	}
 	st.Conditions = others
 	if len(of.Conditions) > 0 && d.Complete != nil {
-		// wake up for all nodes, not only for the status
+		// retry all nodes, not only the status
 		d.wakeFor(state.Subject{Key: d.key, Part: partTemplate}, d.retryAt(of.Conditions[0].LastTransitionTime))
 	}
-	return told
+	return isNew
 }

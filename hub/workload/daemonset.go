@@ -30,12 +30,13 @@ type daemon struct {
 	changes    []state.Change
 	deferred   int // number of deferred nodes
 	next       time.Time
-	podRefusal *string // why its pods may not be created; nil: not checked yet
+	podRefusal *string // why the DaemonSet's pods may not be created; nil: not checked yet
 
 	unrevised string // why the template's ControllerRevision may not be created
 }
 
-// daemonSet brings one pod onto each node that should have one, for the nodes in w or for all.
+// daemonSet ensures that each node has the pods that it should have. It handles the nodes in w, or
+// all nodes.
 func (p *pass) daemonSet(k state.Key, w *daemonWork) {
 	ds, ok := p.s.Get(k).(*appsv1.DaemonSet)
 	if !ok || p.terminating(k.Namespace) ||
@@ -63,7 +64,7 @@ func (p *pass) daemonSet(k state.Key, w *daemonWork) {
 		}
 		return
 	}
-	if w.all || fresh { // a revision may have waited for quota, and nodes for the revision
+	if w.all || fresh { // the revision may have waited for quota, and the nodes for the revision
 		byNode := d.byNode()
 		for _, node := range slices.Sorted(maps.Keys(byNode)) {
 			d.placeOrDefer(node, func() []*corev1.Pod { return byNode[node] })
@@ -100,7 +101,7 @@ func (d *daemon) claim(orphans []state.Object) {
 	d.adoptRevisions(d.ds, daemonSetKind, d.ds.Spec.Selector, orphans)
 }
 
-// targetOf returns the node that a pod runs on or is meant for.
+// targetOf returns the node that a pod runs on or, before it is bound, must run on.
 func targetOf(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" {
 		return pod.Spec.NodeName
@@ -119,7 +120,7 @@ func targetOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// daemonPodsOn returns the DaemonSet's pods on one node or meant for it.
+// daemonPodsOn returns the DaemonSet's pods that run or must run on a node.
 func (p *pass) daemonPodsOn(ds *appsv1.DaemonSet, node string) (pods []*corev1.Pod) {
 	for pod := range p.s.PodsOn(node) {
 		if controlledBy(pod, ds) {
@@ -135,7 +136,7 @@ func (p *pass) daemonPodsOn(ds *appsv1.DaemonSet, node string) (pods []*corev1.P
 }
 
 // waitingDaemonPods returns the unplaced DaemonSet pods by their target node. It walks the pending
-// pods once per pass, and only if the pass needs it.
+// pods at most once per pass.
 func (p *pass) waitingDaemonPods() map[state.Key][]*corev1.Pod {
 	if p.waiting == nil {
 		p.waiting = map[state.Key][]*corev1.Pod{}
@@ -164,9 +165,9 @@ func (d *daemon) byNode() map[string][]*corev1.Pod {
 	return out
 }
 
-// wants reports whether the DaemonSet wants a pod on the node (run), and whether an existing one
-// may stay: a NoSchedule taint removes no pod. silent means that only the hub's taint for a silent
-// node prevents a pod.
+// wants reports whether the DaemonSet should run a pod on the node (run), and whether an existing
+// pod may stay. A NoSchedule taint removes no pod. silent means that only the hub's taint for a
+// silent node prevents a pod.
 func (d *daemon) wants(n *corev1.Node) (run, stay, silent bool) {
 	if name := d.sample.Spec.NodeName; name != "" && name != n.Name {
 		return false, false, false
@@ -193,9 +194,9 @@ func (d *daemon) wants(n *corev1.Node) (run, stay, silent bool) {
 // addDaemonTolerations adds the tolerations that Kubernetes gives each DaemonSet pod, so that
 // problems of its node do not evict it.
 //
-// Different from Kubernetes, it tolerates not-ready for NoSchedule. The documentation and tests of
-// Kubernetes promise that daemons start on nodes that are not ready, but its own taint forbids it.
-// An unreachable node gets no new pod.
+// Unlike in Kubernetes, a DaemonSet pod also tolerates not-ready for NoSchedule. Kubernetes'
+// documentation and tests promise that daemons start on nodes that are not ready, but Kubernetes'
+// own taint prevents it. An unreachable node gets no new pod.
 func addDaemonTolerations(spec *corev1.PodSpec) {
 	add := func(key string, effect corev1.TaintEffect) {
 		t := corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect}
@@ -215,7 +216,7 @@ func addDaemonTolerations(spec *corev1.PodSpec) {
 	add(corev1.TaintNodeMemoryPressure, corev1.TaintEffectNoSchedule)
 	add(corev1.TaintNodePIDPressure, corev1.TaintEffectNoSchedule)
 	add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
-	if critical(spec) { // as Kubernetes did while it had the taint
+	if critical(spec) { // as in Kubernetes while it had this taint
 		add(api.TaintOutOfDisk, corev1.TaintEffectNoExecute)
 		add(api.TaintOutOfDisk, corev1.TaintEffectNoSchedule)
 	}
@@ -230,7 +231,8 @@ func critical(spec *corev1.PodSpec) bool {
 		spec.Priority != nil && *spec.Priority >= 2_000_000_000
 }
 
-// placeOrDefer places on a node, or defers it when this pass has done enough.
+// placeOrDefer calls place for a node, or defers it to the next burst if this pass has handled
+// enough nodes.
 func (d *daemon) placeOrDefer(node string, pods func() []*corev1.Pod) {
 	if len(d.changes) < burst {
 		d.place(node, pods())
@@ -240,13 +242,13 @@ func (d *daemon) placeOrDefer(node string, pods func() []*corev1.Pod) {
 	d.deferred++
 }
 
-// place ensures that a node has its one pod, or none. A terminating pod keeps the place until it is
-// gone: two daemons on one device would compete for ports and files.
+// place ensures that a node has one pod, or none if it should have none. A terminating pod counts
+// until it is removed, because two daemons on one device would compete for ports and files.
 func (d *daemon) place(node string, pods []*corev1.Pod) {
 	n := d.s.Node(node)
 	if n == nil {
 		for _, pod := range pods {
-			if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil { // a pod that has run is quarantined, see lost
+			if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil { // a bound pod is quarantined; see lost
 				d.drop(pod, "its node is gone")
 			}
 		}
@@ -273,9 +275,9 @@ func (d *daemon) place(node string, pods []*corev1.Pod) {
 			d.drop(pod, "it should not run on "+node)
 		}
 	case len(live) == 0 && run && !leaving:
-		many, again := d.allowance(d.ds, node, 1, nil)
-		if many == 0 { // keep the finished pod to show why
-			d.wakeFor(d.onNode(node), again)
+		many, retry := d.allowance(d.ds, node, 1, nil)
+		if many == 0 { // keep the finished pod, which shows why
+			d.wakeFor(d.onNode(node), retry)
 			return
 		}
 		d.launch(node)
@@ -296,8 +298,8 @@ func (d *daemon) removeFinished(finished []*corev1.Pod) {
 	}
 }
 
-// removeDuplicates keeps the oldest pod of a node; if a rollout may surge, the oldest of each
-// template.
+// removeDuplicates keeps only the oldest pod of a node. If a rollout may surge it keeps the oldest
+// pod of each template.
 func (d *daemon) removeDuplicates(live []*corev1.Pod) {
 	slices.SortFunc(live, byAge)
 	surge, _ := d.bounds(1)
@@ -321,9 +323,9 @@ func byAge(a, b *corev1.Pod) int {
 	return strings.Compare(a.Name, b.Name)
 }
 
-// launch creates the pod of a node. As in Kubernetes, node affinity ties the pod to its node and
-// the scheduler binds it. So resources, ports and priority count as for any pod, and the condition
-// says what is missing.
+// launch creates the pod of a node. As in Kubernetes, node affinity selects the node and the
+// scheduler binds the pod. So resources, ports and priority count as for any pod, and the condition
+// PodScheduled says what is missing.
 func (d *daemon) launch(node string) {
 	if d.refusal() != "" {
 		return
@@ -348,7 +350,7 @@ func (d *daemon) launch(node string) {
 	c := state.Put(d.admitted(pod),
 		fmt.Sprintf("create %s for %s on %s", state.Display(pod), d.ds.Name, node)).Event("SuccessfulCreate")
 	c.About, c.Source = d.ds, "daemonset-controller"
-	if d.counted(d.ds.Namespace) { // check the quota again for the next pod
+	if d.counted(d.ds.Namespace) { // check the quota retry before the next pod
 		d.do(c)
 		d.podRefusal = nil
 		return
@@ -356,7 +358,7 @@ func (d *daemon) launch(node string) {
 	d.changes = append(d.changes, c)
 }
 
-// refusal returns why the DaemonSet's pods may not be created; "": they may.
+// refusal returns why the DaemonSet's pods may not be created; "" if they may.
 func (d *daemon) refusal() string {
 	if d.podRefusal == nil {
 		why := d.refused(d.ds, &d.ds.Spec.Template)

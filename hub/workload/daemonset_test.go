@@ -14,7 +14,7 @@ import (
 	fleetapi "flotilla.dev/shared/fleet"
 )
 
-// Upstream rows: S12, DaemonSet.
+// Upstream's tests of S12, DaemonSet.
 func TestDaemonSetLaunches(t *testing.T) {
 	mark := func(key string, effect corev1.TaintEffect) corev1.Taint {
 		return corev1.Taint{Key: key, Effect: effect}
@@ -27,18 +27,18 @@ func TestDaemonSetLaunches(t *testing.T) {
 		runs bool
 	}{
 		{"S12 on a ready node", node("pi"), nil, true},
-		{"S12 on one that is not ready", node("pi", mark(corev1.TaintNodeNotReady, no), mark(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute)), nil, true},
-		{"not on one that is unreachable, which counts as desired nonetheless", node("pi", mark(corev1.TaintNodeUnreachable, no)), nil, false},
-		{"S12 on an unschedulable one", node("pi", mark(corev1.TaintNodeUnschedulable, no)), nil, true},
+		{"S12 on a node that is not ready", node("pi", mark(corev1.TaintNodeNotReady, no), mark(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute)), nil, true},
+		{"not on an unreachable node, which still counts as desired", node("pi", mark(corev1.TaintNodeUnreachable, no)), nil, false},
+		{"S12 on an unschedulable node", node("pi", mark(corev1.TaintNodeUnschedulable, no)), nil, true},
 		{"S12 under memory pressure", node("pi", mark(corev1.TaintNodeMemoryPressure, no)), nil, true},
 		{"S12 under disk pressure", node("pi", mark(corev1.TaintNodeDiskPressure, no)), nil, true},
 		{"S12 under PID pressure", node("pi", mark(corev1.TaintNodePIDPressure, no)), nil, true},
-		{"not without network", node("pi", mark(corev1.TaintNodeNetworkUnavailable, no)), nil, false},
-		{"without network if it uses the host's", node("pi", mark(corev1.TaintNodeNetworkUnavailable, no)), func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.HostNetwork = true }, true},
-		{"not in spite of another taint", node("pi", mark("mine", no)), nil, false},
-		{"in spite of PreferNoSchedule", node("pi", mark("mine", corev1.TaintEffectPreferNoSchedule)), nil, true},
-		{"not where its selector does not match", node("pi"), func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.NodeSelector = map[string]string{"disk": "ssd"} }, false},
-		{"not on another node than the one it names", node("pi"), func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.NodeName = "po" }, false},
+		{"not on a node without network", node("pi", mark(corev1.TaintNodeNetworkUnavailable, no)), nil, false},
+		{"on a node without network with hostNetwork", node("pi", mark(corev1.TaintNodeNetworkUnavailable, no)), func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.HostNetwork = true }, true},
+		{"not on a node with another NoSchedule taint", node("pi", mark("mine", no)), nil, false},
+		{"on a node with a PreferNoSchedule taint", node("pi", mark("mine", corev1.TaintEffectPreferNoSchedule)), nil, true},
+		{"not on a node that its selector does not match", node("pi"), func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.NodeSelector = map[string]string{"disk": "ssd"} }, false},
+		{"not on a node other than its nodeName", node("pi"), func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.NodeName = "po" }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ds := daemonSet()
@@ -55,7 +55,7 @@ func TestDaemonSetLaunches(t *testing.T) {
 			}
 			if c.runs {
 				if pod := f.livePods()[0]; pod.Spec.NodeName != "" && pod.Spec.NodeName != "pi" || targetOf(pod) != "pi" {
-					t.Errorf("pod is meant for %q", targetOf(pod))
+					t.Errorf("the pod's target is %q, want pi", targetOf(pod))
 				}
 			}
 		})
@@ -76,23 +76,23 @@ func TestDaemonSetFollowsItsNodes(t *testing.T) {
 	}
 	f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, tainted(corev1.TaintEffectNoSchedule)).settle().quiet()
 	if st := f.daemonSet().Status; len(f.livePods()) != 3 || st.NumberMisscheduled != 1 || st.DesiredNumberScheduled != 2 {
-		t.Errorf("S12: a NoSchedule taint evicts no pod: %+v", st)
+		t.Errorf("S12: a NoSchedule taint removes a pod: %+v", st)
 	}
 	f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, tainted(corev1.TaintEffectNoExecute)).settle().quiet()
 	if len(f.livePods()) != 2 {
-		t.Error("S12: a NoExecute taint does")
+		t.Error("S12: a NoExecute taint does not remove the pod")
 	}
 	f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, func(o state.Object) { o.(*corev1.Node).Spec.Taints = nil }).settle().quiet()
 	if len(f.livePods()) != 2 {
-		t.Error("the next one waits until the old one has stopped")
+		t.Error("a new pod is created before the old one has stopped")
 	}
 	f.run().settle().quiet()
 	if len(f.livePods()) != 3 {
-		t.Error("the next one comes when the old one has stopped")
+		t.Error("no new pod is created after the old one has stopped")
 	}
 	f.run().settle().remove(state.Key{Kind: state.Nodes, Name: "pi-2"}).pass(time.Minute).quiet()
 	if st := f.daemonSet().Status; len(f.pods()) != 2 || st.DesiredNumberScheduled != 2 {
-		t.Errorf("after a node is gone: %v %+v", f.pods(), st)
+		t.Errorf("after a node is deleted: %v %+v", f.pods(), st)
 	}
 }
 
@@ -103,10 +103,10 @@ func TestDaemonSetRollout(t *testing.T) {
 		surge, gone *intstr.IntOrString
 		least, most int
 	}{
-		{"one at a time", nil, num("1"), 4, 5},
-		{"40 % at a time", nil, num("40%"), 3, 5},
-		{"surging: the new one first", num("1"), num("0"), 5, 6},
-		{"surging by 40 %", num("40%"), num("0"), 5, 7},
+		{"1 unavailable", nil, num("1"), 4, 5},
+		{"40 % unavailable", nil, num("40%"), 3, 5},
+		{"a surge of 1", num("1"), num("0"), 5, 6},
+		{"a surge of 40 %", num("40%"), num("0"), 5, 7},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t)
@@ -128,7 +128,7 @@ func TestDaemonSetRollout(t *testing.T) {
 					}
 				}
 				if up < c.least || len(f.livePods()) > c.most {
-					t.Fatalf("%d available (least %d), %d in all (most %d)", up, c.least, len(f.livePods()), c.most)
+					t.Fatalf("%d pods are available, want at least %d; %d exist, want at most %d", up, c.least, len(f.livePods()), c.most)
 				}
 				if st := f.daemonSet().Status; st.UpdatedNumberScheduled == 5 && st.NumberAvailable == 5 && len(f.pods()) == 5 {
 					break
@@ -137,14 +137,15 @@ func TestDaemonSetRollout(t *testing.T) {
 				f.run()
 			}
 			if steps == 40 {
-				t.Fatalf("does not finish: %+v", f.daemonSet().Status)
+				t.Fatalf("the rollout does not finish: %+v", f.daemonSet().Status)
 			}
 		})
 	}
 }
 
-// A node that becomes silent with the new template's pod, or during its replacement, counts as
-// unavailable: the new template may be the cause. A node that was silent before delays nothing.
+// A node that becomes silent with the new template's pod, or while its pod is replaced, counts as
+// unavailable, because the new template may be the cause. A node that was silent before does not
+// delay the rollout.
 func TestADaemonSetRolloutStopsAtASilentNode(t *testing.T) {
 	goSilent := func(f *fleet, name string) {
 		f.edit(state.Key{Kind: state.Nodes, Name: name}, func(o state.Object) {
@@ -159,14 +160,14 @@ func TestADaemonSetRolloutStopsAtASilentNode(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		surge, gone int
-		replacing   bool // silent before the device has reported that the old pod stopped
-		before      int  // nodes that are silent before
+		replacing   bool // silent before its device has reported that the old pod has stopped
+		before      int  // number of nodes that are silent before the rollout
 	}{
-		{"with the new pod", 0, 1, false, 0},
-		{"while its pod is replaced", 0, 1, true, 0},
-		{"with the new pod, surging", 1, 0, false, 0},
-		{"with the new pod, beside nodes that were silent before", 0, 1, false, 2},
-		{"surging, beside nodes that were silent before", 1, 0, false, 2},
+		{"silent with the new pod", 0, 1, false, 0},
+		{"silent while its pod is replaced", 0, 1, true, 0},
+		{"a surge: silent with the new pod", 1, 0, false, 0},
+		{"silent with the new pod, after two other nodes", 0, 1, false, 2},
+		{"a surge: silent with the new pod, after two other nodes", 1, 0, false, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t)
@@ -214,7 +215,7 @@ func TestADaemonSetRolloutStopsAtASilentNode(t *testing.T) {
 				f.pass(5 * time.Minute)
 			}
 			if len(silent) != 1 {
-				t.Errorf("the rollout took %d nodes: %v", len(silent), silent)
+				t.Errorf("the rollout affects %d silent nodes, want 1: %v", len(silent), silent)
 			}
 			if st := f.daemonSet().Status; st.DesiredNumberScheduled != 6 || st.NumberUnavailable != int32(c.before)+1 && c.surge == 0 {
 				t.Errorf("status: %+v", st)
@@ -223,7 +224,7 @@ func TestADaemonSetRolloutStopsAtASilentNode(t *testing.T) {
 	}
 }
 
-// A surge whose pods the device rejects backs off, and continues once they are accepted.
+// A surge whose pods the device rejects backs off, and continues once the device accepts them.
 func TestDaemonSetSurgeBacksOff(t *testing.T) {
 	f := newFleet(t)
 	nodes(f, 1)
@@ -249,10 +250,10 @@ func TestDaemonSetSurgeBacksOff(t *testing.T) {
 		f.pass(time.Second).quiet()
 	}
 	if rejected < 5 || rejected > 8 { // after 1 s, doubling
-		t.Errorf("%d pods in a minute", rejected)
+		t.Errorf("%d pods are rejected in a minute, want 5 to 8", rejected)
 	}
 	if up := f.livePods(); len(up) == 0 || !ready(up[0]) {
-		t.Error("the old one does not serve")
+		t.Error("the old pod is deleted before the new one is ready")
 	}
 	for range 10 {
 		f.pass(time.Minute).run().settle().quiet()
@@ -262,8 +263,8 @@ func TestDaemonSetSurgeBacksOff(t *testing.T) {
 	}
 }
 
-// A surge deletes an old pod that is not ready, which may hold the ports that its replacement
-// needs. A ready one stays until its replacement is ready.
+// A surge deletes an old pod that is not ready, because it may hold the ports that its replacement
+// needs. A ready old pod stays until its replacement is ready.
 func TestADaemonSetSurgeDeletesAnUnreadyPod(t *testing.T) {
 	for _, serves := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse} {
 		f := newFleet(t)
@@ -281,7 +282,7 @@ func TestADaemonSetSurgeDeletesAnUnreadyPod(t *testing.T) {
 		})
 		f.settle().quiet()
 		if pod := f.s.Pod(old.Namespace, old.Name); (pod.DeletionTimestamp == nil) != (serves == corev1.ConditionTrue) || len(f.pods()) != 2 {
-			t.Errorf("Ready is %s: leaving since %v, pods %v", serves, pod.DeletionTimestamp, f.pods())
+			t.Errorf("an old pod with Ready=%s is deleted at %v, pods %v", serves, pod.DeletionTimestamp, f.pods())
 		}
 	}
 }
@@ -335,12 +336,12 @@ func TestDaemonSetHistory(t *testing.T) {
 	}
 	to("probe:1")
 	if got := revisions(); !slices.Equal(got, []int64{2, 3}) {
-		t.Fatalf("a template that is used again becomes the newest: %v", got)
+		t.Fatalf("after a rollback the revisions are %v", got)
 	}
 	to("probe:3")
 	to("probe:4")
 	if got := revisions(); !slices.Equal(got, []int64{3, 4, 5}) {
-		t.Errorf("the newest and 2 before it are kept: %v", got)
+		t.Errorf("revisions %v, want the newest and 2 before it", got)
 	}
 	for r := range state.Each[*appsv1.ControllerRevision](f.s, state.ControllerRevisions, "") {
 		if !hasTemplate(r, &f.daemonSet().Spec.Template) == (r.Revision == 5) {
@@ -356,7 +357,7 @@ func TestCriticalDaemonsTolerateAFullDisk(t *testing.T) {
 		priority *int32
 		want     bool
 	}{
-		{"a daemon like every other does not", "", nil, false},
+		{"an ordinary daemon does not", "", nil, false},
 		{"a high priority does not", "important", new(int32(1_000_000)), false},
 		{"system-node-critical does", "system-node-critical", nil, true},
 		{"system-cluster-critical does", "system-cluster-critical", nil, true},
@@ -369,7 +370,7 @@ func TestCriticalDaemonsTolerateAFullDisk(t *testing.T) {
 			full.Spec.Taints = []corev1.Taint{{Key: fleetapi.TaintOutOfDisk, Effect: corev1.TaintEffectNoSchedule}}
 			f := newFleet(t).put(full, ds).settle()
 			if got := len(f.livePods()) == 1; got != tt.want {
-				t.Errorf("it has a pod: %v, want %v", got, tt.want)
+				t.Errorf("the node gets a pod: %v, want %v", got, tt.want)
 			}
 		})
 	}
@@ -393,11 +394,11 @@ func TestARecreatedDaemonSetAdoptsItsPods(t *testing.T) {
 	}
 	f.remove(state.KeyOf(ds)).settle()
 	if got := f.pods(); !slices.Equal(got, before) {
-		t.Fatalf("without it: %v, want %v", got, before)
+		t.Fatalf("after the deletion of the DaemonSet the pods are %v, want %v", got, before)
 	}
 	f.put(daemonSet()).settle().run().settle().quiet()
 	if got := f.pods(); !slices.Equal(got, before) {
-		t.Errorf("made again it has %v, want %v", got, before)
+		t.Errorf("the recreated DaemonSet has the pods %v, want %v", got, before)
 	}
 	for _, p := range f.livePods() {
 		if metav1.GetControllerOf(p) == nil {
@@ -409,6 +410,6 @@ func TestARecreatedDaemonSetAdoptsItsPods(t *testing.T) {
 		n++
 	}
 	if n != 1 || f.s.Len(state.ControllerRevisions) != 1 {
-		t.Errorf("it has %d of %d revisions", n, f.s.Len(state.ControllerRevisions))
+		t.Errorf("the DaemonSet owns %d of %d revisions, want all", n, f.s.Len(state.ControllerRevisions))
 	}
 }

@@ -2,9 +2,9 @@
 // ReplicaSets, ReplicationControllers, DaemonSets, StatefulSets, Jobs and CronJobs.
 //
 // It also creates the claims of StatefulSets, collects garbage, and writes the status of workloads,
-// quotas and PodDisruptionBudgets. It follows Kubernetes' controllers in rules, reasons and names.
-// It never chooses a node (package schedule) and never evicts a pod because of its node (package
-// eviction). The control loop calls it, and it writes only what differs.
+// quotas and PodDisruptionBudgets. Its rules, reasons and names are those of Kubernetes'
+// controllers. It never chooses a node (package schedule) and never evicts a pod because of its
+// node (package eviction). The control loop calls it. It writes only objects that change.
 package workload
 
 import (
@@ -18,30 +18,32 @@ import (
 
 // Defaults of zero settings.
 const (
-	DefaultQuarantine = 40 * time.Second // Kubernetes' quarantine of pods on deleted nodes
+	DefaultQuarantine = 40 * time.Second // how long Kubernetes keeps pods of deleted nodes
 	DefaultEventTTL   = 24 * time.Hour
 	DefaultEventLimit = 10_000
 )
 
 // A Decider decides which pods should exist.
 type Decider struct {
-	// Admit gives a pod the defaults and default tolerations that the API would give it. Nil: none.
+	// Admit gives a pod the defaults and default tolerations that the API gives to new pods. Nil:
+	// no defaults.
 	Admit func(*corev1.Pod)
-	// Complete fills in what the fleet and the namespace add to a pod or claim, or returns why it
-	// is refused. Nil: nothing.
+	// Complete fills in the fields of a pod or claim that come from the fleet and the namespace, or
+	// returns why the object is refused. Nil: nothing is filled in.
 	Complete func(state.Object, state.Snapshot) error
-	// Charge returns the changes of the quotas that count an object, or why they refuse it. Nil: no
-	// quotas.
+	// Charge returns the changes of the quotas that count an object, or why a quota refuses it.
+	// Nil: no quotas.
 	Charge func(state.Object, state.Snapshot, time.Time) ([]state.Change, error)
-	// Refuse returns why such a pod may not be created in its namespace; "": it may. Nil: all may.
+	// Refuse returns why a pod may not be created in its namespace; "" if it may. Nil: every pod
+	// may.
 	Refuse func(*corev1.Pod, *corev1.Namespace) string
-	// Silence is how long the hub waits for reports after a start or a pause, before it ends what
-	// is late: a live device has reported its pods by then.
+	// Silence holds how long the hub waits for reports after a start or a pause, before it acts on
+	// a deadline. A live device has reported its pods by then.
 	Silence state.Timeouts
-	// FinishedPods is how many finished pods are kept; 0 or less keeps all.
+	// FinishedPods limits how many finished pods are kept; 0 or less keeps all.
 	FinishedPods int
-	// Quarantine is how long the pods of a deleted node are kept, in case it returns. Zero:
-	// DefaultQuarantine.
+	// Quarantine is how long the pods of a deleted node are kept, because the node may return.
+	// Zero: DefaultQuarantine.
 	Quarantine time.Duration
 	// EventTTL is how long events are kept, and EventLimit how many. Zero: the defaults.
 	EventTTL   time.Duration
@@ -90,22 +92,22 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	return p.plan
 }
 
-// A pass is one call of Decide. Each subject sees the changes of those before it.
+// A pass is one call of Decide. Each subject sees the changes for the subjects before it.
 type pass struct {
 	Decider
-	base state.Snapshot // at the start
+	base state.Snapshot // at the start of the pass
 	s    state.Snapshot // with the changes so far
 	now  time.Time
 	plan state.Plan
 
-	// born are the objects that this pass creates. They have no UID yet, so they own nothing, and
-	// the next pass handles them.
+	// born are the objects that this pass creates. They have no UID yet, so no object can have them
+	// as owner, and the next pass handles them.
 	born    map[state.Key]bool
 	named   uint64                      // number of generated names
-	given   map[state.Key]bool          // names taken in this pass
+	given   map[state.Key]bool          // names that this pass has given to new objects
 	waiting map[state.Key][]*corev1.Pod // see waitingDaemonPods
 	strays  map[string][]*corev1.Pod    // see straysIn
-	charged keySet                      // quotas that count objects of this pass
+	charged keySet                      // quotas that count objects created in this pass
 }
 
 // do applies changes to the plan and to the snapshot that later subjects see.
@@ -118,7 +120,7 @@ func (p *pass) do(changes ...state.Change) {
 		}
 		p.plan.Do(c)
 		if !c.Delete && p.base.Get(k) == nil {
-			// The temporary UID differs from its later one.
+			// The object's final UID is different.
 			p.born[k] = true
 			c.Object = c.Object.DeepCopyObject().(state.Object)
 			p.charge(c.Object)
@@ -128,7 +130,7 @@ func (p *pass) do(changes ...state.Change) {
 	p.s, _ = state.Apply(p.s, seen)
 }
 
-// wake schedules the subject for t, if that is in the future.
+// wake schedules the subject for t, unless t has passed.
 func (p *pass) wake(k state.Key, t time.Time) { p.wakeFor(state.About(k), t) }
 
 func (p *pass) wakeFor(q state.Subject, t time.Time) {
@@ -137,9 +139,9 @@ func (p *pass) wakeFor(q state.Subject, t time.Time) {
 	}
 }
 
-// walkTime returns when to do work that walks n objects. Zero means now. In a large fleet it is the
-// next full second or more, so that the work stays below a hundredth of a core. turn says that the
-// time has come.
+// walkTime returns when to do work that walks n objects; zero means now. In a large fleet it is the
+// next full second or later, so that such work uses less than a hundredth of a core. turn says that
+// this moment has come.
 func (p *pass) walkTime(n int, turn bool) time.Time {
 	if turn {
 		return time.Time{}
@@ -147,7 +149,7 @@ func (p *pass) walkTime(n int, turn bool) time.Time {
 	return nextTurn(n, p.now)
 }
 
-// nextTurn returns the time for a walk over n objects, as walkTime has it.
+// nextTurn returns walkTime's result before the turn.
 func nextTurn(n int, now time.Time) time.Time {
 	if n <= state.LargeSet {
 		return time.Time{}
@@ -155,8 +157,8 @@ func nextTurn(n int, now time.Time) time.Time {
 	return nextMultiple(now, time.Duration(1+n/10_000)*time.Second)
 }
 
-// deferWalk defers the work on an object that walks n others, unless its turn has come, and reports
-// whether it did.
+// deferWalk defers the work on an object that walks n others, unless its turn has come. It reports
+// whether it deferred the work.
 func (p *pass) deferWalk(k state.Key, n int, turn bool) bool {
 	at := p.walkTime(n, turn)
 	if at.IsZero() {
@@ -171,8 +173,8 @@ func (p *pass) wakeTurn(k state.Key, t time.Time) {
 	p.wakeFor(state.Subject{Key: k, Part: partTurn}, t)
 }
 
-// burst is how many pods a workload creates in one pass (a ReplicaSet: in one second). The rest
-// follow in further bursts, so that the hub processes reports in between.
+// burst is how many pods a workload creates in one pass (a ReplicaSet: in one second). The
+// remaining pods follow in further bursts, so that the hub can process reports in between.
 const (
 	burst     = 1_000
 	burstTime = 250 * time.Millisecond
@@ -181,10 +183,10 @@ const (
 // nextMultiple returns the next multiple of grid after now.
 func nextMultiple(now time.Time, grid time.Duration) time.Time { return now.Truncate(grid).Add(grid) }
 
-// stamp returns the pass's time in whole seconds, as objects carry it.
+// stamp returns the pass's time in whole seconds, the precision of objects.
 func (p *pass) stamp() metav1.Time { return metav1.NewTime(p.now.Truncate(time.Second)) }
 
-// terminating reports whether the namespace is terminating, so that nothing is created in it.
+// terminating reports whether the namespace is terminating. Nothing is created in such a namespace.
 func (p *pass) terminating(namespace string) bool {
 	ns := p.s.Get(state.Key{Kind: state.Namespaces, Name: namespace})
 	return ns != nil && ns.GetDeletionTimestamp() != nil

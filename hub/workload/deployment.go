@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Annotations of ReplicaSets, as kubectl and the rollout rules read them.
+// Annotations of ReplicaSets that kubectl and the rollout rules read.
 const (
 	revisionAnnotation        = "deployment.kubernetes.io/revision"
 	revisionHistoryAnnotation = "deployment.kubernetes.io/revision-history"
@@ -33,14 +33,14 @@ type rollout struct {
 	*pass
 	d           *appsv1.Deployment   // with the changes of this pass
 	before      *appsv1.Deployment   // as stored
-	current     *appsv1.ReplicaSet   // has the Deployment's template; may be nil
-	old         []*appsv1.ReplicaSet // have earlier templates, oldest first
+	current     *appsv1.ReplicaSet   // the ReplicaSet of the Deployment's template; may be nil
+	old         []*appsv1.ReplicaSet // the ReplicaSets of earlier templates, oldest first
 	was         map[string]*appsv1.ReplicaSet
-	why         map[string]state.Change // change of each modified ReplicaSet
+	why         map[string]state.Change // the change of each modified ReplicaSet
 	surge, gone int32                   // maxSurge and maxUnavailable as numbers of pods
 	refused     string                  // why the new ReplicaSet may not be created
 	stopping    []*corev1.Pod           // old pods that must stop before the first new one is created
-	stuck       string                  // why that may last, if it has just begun
+	stuck       string                  // why stopping may not end, if that is new
 }
 
 // deployment takes the next steps of a Deployment's rollout.
@@ -164,7 +164,7 @@ func scaled(v *intstr.IntOrString, total int32, up bool) int32 {
 }
 
 // syncRevision finds or creates the ReplicaSet of the template and gives it the newest revision. A
-// reused one, as after a rollback, gets a new revision.
+// ReplicaSet that is used again, for example after a rollback, gets a new revision.
 func (r *rollout) syncRevision(create bool) {
 	newest := int64(0)
 	for _, rs := range r.old {
@@ -190,7 +190,7 @@ func (r *rollout) syncRevision(create bool) {
 
 func (r *rollout) create(revision int64) {
 	var hash, name string
-	for { // a taken name counts as a hash collision
+	for { // a name that is in use counts as a hash collision
 		hash = hashOf(&r.d.Spec.Template, r.d.Status.CollisionCount)
 		name = hashed(r.d.Name, hash)
 		if r.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: r.d.Namespace, Name: name}) == nil {
@@ -233,7 +233,7 @@ func (r *rollout) create(revision int64) {
 	}
 }
 
-// maxPastRevisions limits a ReplicaSet's list of past revisions, in bytes, as in Kubernetes.
+// maxPastRevisions limits a ReplicaSet's list of past revisions in bytes, as in Kubernetes.
 const maxPastRevisions = 2000
 
 // annotate copies the Deployment's annotations, and raises the revision.
@@ -266,7 +266,7 @@ func revisionOf(o metav1.Object) int64 {
 	return n
 }
 
-// write adds the changed objects to the plan, each once.
+// write adds each changed object to the plan once.
 func (r *rollout) write() {
 	for _, rs := range r.all() {
 		was := r.was[rs.Name]
@@ -276,8 +276,8 @@ func (r *rollout) write() {
 		if was != nil && !equality.Semantic.DeepEqual(&was.Spec, &rs.Spec) {
 			rs.Generation++
 		}
-		c, told := r.why[rs.Name]
-		if !told {
+		c, changed := r.why[rs.Name]
+		if !changed {
 			c = state.Put(rs, "")
 		}
 		c.Object = rs

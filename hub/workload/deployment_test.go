@@ -21,7 +21,7 @@ func TestADeploymentCreatesItsPods(t *testing.T) {
 		t.Fatalf("replica sets: %+v", rs)
 	}
 	if rs[0].Annotations[revisionAnnotation] != "1" || f.deploy().Annotations[revisionAnnotation] != "1" {
-		t.Errorf("revision is not 1: %v %v", rs[0].Annotations, f.deploy().Annotations)
+		t.Errorf("the revision is not 1: %v %v", rs[0].Annotations, f.deploy().Annotations)
 	}
 	pods := f.livePods()
 	if len(pods) != 3 {
@@ -29,24 +29,24 @@ func TestADeploymentCreatesItsPods(t *testing.T) {
 	}
 	for _, pod := range pods {
 		if ref := metav1.GetControllerOf(pod); ref == nil || ref.UID != rs[0].UID || ref.Kind != "ReplicaSet" {
-			t.Errorf("%s is not the replica set's: %+v", pod.Name, ref)
+			t.Errorf("the ReplicaSet is not the controller of %s: %+v", pod.Name, ref)
 		}
 		if pod.UID == "" || pod.Labels["pod-template-hash"] != rs[0].Labels["pod-template-hash"] {
 			t.Errorf("%s: uid %q labels %v", pod.Name, pod.UID, pod.Labels)
 		}
 	}
 	if f.rolledOut() {
-		t.Error("rolled out before any pod is ready")
+		t.Error("the rollout is complete before a pod is ready")
 	}
 	f.run("pi-1", "pi-2").settle().quiet()
 	if !f.rolledOut() || f.progressing().Reason != "NewReplicaSetAvailable" {
-		t.Errorf("not rolled out: %+v", f.deploy().Status)
+		t.Errorf("the rollout is not complete: %+v", f.deploy().Status)
 	}
 	uids := map[string]bool{}
 	for _, kind := range state.Kinds() {
 		for o := range f.s.All(kind, "") {
 			if uids[string(o.GetUID())] {
-				t.Errorf("%s has a uid that something else has", o.GetName())
+				t.Errorf("%s has the uid of another object", o.GetName())
 			}
 			uids[string(o.GetUID())] = true
 		}
@@ -60,11 +60,11 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 		surge, gone string
 		least, most int
 	}{
-		{"25 % of 4 is one more and one less", 4, "25%", "25%", 3, 5},
-		{"of 3, surge rounds up and unavailable down", 3, "25%", "25%", 3, 4},
-		{"no surge: one goes before one comes", 2, "0", "1", 1, 2},
-		{"nothing may be missing", 2, "1", "0", 2, 3},
-		{"both zero would never get on, so one may be missing", 2, "0%", "0%", 1, 2},
+		{"25 % of 4 is a surge of 1 and 1 unavailable", 4, "25%", "25%", 3, 5},
+		{"25 % of 3 is a surge of 1 and none unavailable", 3, "25%", "25%", 3, 4},
+		{"without surge an old pod is deleted first", 2, "0", "1", 1, 2},
+		{"without unavailability a new pod is created first", 2, "1", "0", 2, 3},
+		{"if both are zero one pod may be unavailable", 2, "0%", "0%", 1, 2},
 		{"all at once", 3, "100%", "100%", 0, 6},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 					}
 				}
 				if avail < c.least || len(f.livePods()) > c.most {
-					t.Fatalf("%d available (least %d), %d in all (most %d)", avail, c.least, len(f.livePods()), c.most)
+					t.Fatalf("%d pods are available, want at least %d; %d exist, want at most %d", avail, c.least, len(f.livePods()), c.most)
 				}
 				if f.rolledOut() {
 					break
@@ -93,7 +93,7 @@ func TestRollingUpdateKeepsItsBounds(t *testing.T) {
 			}
 			f.settle()
 			if !f.rolledOut() {
-				t.Fatalf("does not finish: %+v", f.deploy().Status)
+				t.Fatalf("the rollout does not finish: %+v", f.deploy().Status)
 			}
 			for _, pod := range f.livePods() {
 				if pod.Spec.Containers[0].Image != "kiosk:2" {
@@ -123,7 +123,7 @@ func TestRollbackReusesTheReplicaSetAndGivesItTheNewestRevision(t *testing.T) {
 		t.Fatalf("after the rollback: %s %v", sets[1].Name, sets[1].Annotations)
 	}
 	if f.deploy().Annotations[revisionAnnotation] != "3" || *sets[0].Spec.Replicas != 0 || !f.rolledOut() {
-		t.Errorf("deployment at %s, old one has %d", f.deploy().Annotations[revisionAnnotation], *sets[0].Spec.Replicas)
+		t.Errorf("the deployment has revision %s, the old ReplicaSet %d replicas", f.deploy().Annotations[revisionAnnotation], *sets[0].Spec.Replicas)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestHistoryIsLimited(t *testing.T) {
 		revisions = append(revisions, rs.Annotations[revisionAnnotation])
 	}
 	if !slices.Equal(revisions, []string{"3", "4", "5"}) {
-		t.Errorf("revisions kept: %v, want the newest and 2 before it", revisions)
+		t.Errorf("revisions %v, want the newest and 2 before it", revisions)
 	}
 }
 
@@ -165,18 +165,18 @@ func TestRecreateWaitsForTheLastOldPod(t *testing.T) {
 	f.put(node("pi-1"), d).settle().run("pi-1").settle()
 	f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:2") }).settle().quiet()
 	if n := len(f.livePods()); n != 0 {
-		t.Fatalf("%d pods live while the old ones stop", n)
+		t.Fatalf("%d new pods while the old pods stop, want none", n)
 	}
 	f.remove(podKey(f.pods()[0])).settle().quiet()
 	if n := len(f.livePods()); n != 0 {
-		t.Fatalf("%d pods live while one old one stops", n)
+		t.Fatalf("%d new pods while an old pod stops, want none", n)
 	}
 	f.remove(podKey(f.pods()[0])).settle().quiet()
 	if live := f.livePods(); len(live) != 2 || live[0].Spec.Containers[0].Image != "kiosk:2" {
 		t.Fatalf("%d new pods, want 2", len(live))
 	}
 	if f.run("pi-1").settle(); !f.rolledOut() {
-		t.Errorf("not rolled out: %+v", f.deploy().Status)
+		t.Errorf("the rollout is not complete: %+v", f.deploy().Status)
 	}
 }
 
@@ -201,7 +201,7 @@ func TestRecreateWaitsForASilentDevice(t *testing.T) {
 			f.put(node("pi-1"), node("pi-2"), d).settle().run("pi-1", "pi-2").settle()
 			f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:2") }).settle().run().settle().run("pi-1", "pi-2").settle().quiet()
 			if c := f.progressing(); !f.rolledOut() || c.Reason != "NewReplicaSetAvailable" {
-				t.Fatalf("not rolled out: %+v", c)
+				t.Fatalf("the rollout is not complete: %+v", c)
 			}
 			f.pass(time.Hour)
 			reach(f, corev1.ConditionUnknown)
@@ -220,30 +220,30 @@ func TestRecreateWaitsForASilentDevice(t *testing.T) {
 				return ""
 			}
 			if got := unreachable(); !strings.Contains(got, "on pi-2 may still run") || !strings.Contains(got, "kubectl delete node pi-2") {
-				t.Errorf("it says %q", got)
+				t.Errorf("the condition PodUnreachable is %q", got)
 			}
-			told := 0
-			for _, c := range f.told {
+			events := 0
+			for _, c := range f.changes {
 				if c.Reason == string(state.PodUnreachable) && c.Warn {
-					told++
+					events++
 				}
 			}
-			if told != 1 {
-				t.Errorf("%d events", told)
+			if events != 1 {
+				t.Errorf("%d events, want 1", events)
 			}
 			if c := f.pass(599 * time.Second).quiet().progressing(); c.Reason != "ReplicaSetUpdated" {
-				t.Errorf("before its deadline: %+v", c)
+				t.Errorf("before the progress deadline: %+v", c)
 			}
 			if c := f.pass(time.Second).quiet().progressing(); c.Reason != "ProgressDeadlineExceeded" || c.Status != corev1.ConditionFalse {
-				t.Errorf("after its deadline: %+v", c)
+				t.Errorf("after the progress deadline: %+v", c)
 			}
 			reach(f, corev1.ConditionTrue)
 			if got := unreachable(); got != "" {
-				t.Errorf("it answers, and it says %q", got)
+				t.Errorf("the device is reachable, but PodUnreachable is %q", got)
 			}
 			f.run().settle().run("pi-1").settle().quiet()
 			if c := f.progressing(); !f.rolledOut() || c.Reason != "NewReplicaSetAvailable" {
-				t.Errorf("when the device is back: %+v", c)
+				t.Errorf("after the device has returned: %+v", c)
 			}
 		})
 	}
@@ -257,11 +257,11 @@ func TestPausedDeploymentScalesButDoesNotRoll(t *testing.T) {
 	}
 	f.spec(func(s *appsv1.DeploymentSpec) { *s.Replicas = 4 }).settle().quiet()
 	if n := len(f.livePods()); n != 4 {
-		t.Errorf("%d pods after scaling to 4", n)
+		t.Errorf("%d pods after scaling to 4, want 4", n)
 	}
 	f.spec(func(s *appsv1.DeploymentSpec) { s.Paused = false }).settle().quiet()
 	if len(f.sets("default")) != 2 {
-		t.Error("does not roll when resumed")
+		t.Error("the resumed rollout does not continue")
 	}
 }
 
@@ -276,7 +276,7 @@ func TestScalingDuringARolloutKeepsProportions(t *testing.T) {
 	f.spec(func(s *appsv1.DeploymentSpec) { *s.Replicas = 20 }).settle().quiet()
 	sets = f.sets("default")
 	if old, young := *sets[0].Spec.Replicas, *sets[1].Spec.Replicas; old+young != 25 || old <= young {
-		t.Errorf("after scaling to 20: %d and %d, want 25 in all in the proportion of before", old, young)
+		t.Errorf("after scaling to 20: %d and %d, want 25 in total in the same proportion", old, young)
 	}
 }
 
@@ -284,7 +284,7 @@ func TestProgressDeadline(t *testing.T) {
 	f := newFleet(t).put(deployment(1)).settle()
 	f.pass(599 * time.Second).quiet()
 	if f.progressing().Reason == "ProgressDeadlineExceeded" {
-		t.Fatal("too early")
+		t.Fatal("the deadline is exceeded before 600 s")
 	}
 	f.pass(time.Second).quiet()
 	if c := f.progressing(); c.Reason != "ProgressDeadlineExceeded" || c.Status != corev1.ConditionFalse {
@@ -292,14 +292,14 @@ func TestProgressDeadline(t *testing.T) {
 	}
 	f.run("pi-1").settle().quiet()
 	if c := f.progressing(); c.Reason != "NewReplicaSetAvailable" {
-		t.Errorf("when it gets on after all: %+v", c)
+		t.Errorf("after the rollout has continued: %+v", c)
 	}
 }
 
 // A rollout whose deadline passed while the hub could not receive reports is not late before its
 // devices have reported: they may have made progress.
 func TestARolloutIsLateOnlyAfterItsDevicesReport(t *testing.T) {
-	still := func() *fleet {
+	resumed := func() *fleet {
 		f := newFleet(t)
 		f.d.Silence = state.Timeouts{Grace: 40 * time.Second}
 		f.put(deployment(1)).pass(5 * time.Minute)
@@ -307,15 +307,15 @@ func TestARolloutIsLateOnlyAfterItsDevicesReport(t *testing.T) {
 		f.s = f.s.Listen(f.now)
 		return f.settle().quiet()
 	}
-	f := still().pass(39 * time.Second).quiet()
+	f := resumed().pass(39 * time.Second).quiet()
 	if c := f.progressing(); c.Status != corev1.ConditionTrue {
-		t.Errorf("unheard: %+v", c)
+		t.Errorf("before the devices have reported: %+v", c)
 	}
 	if c := f.run("pi-1").settle().quiet().progressing(); c.Reason != "NewReplicaSetAvailable" {
-		t.Errorf("its pod is ready: %+v", c)
+		t.Errorf("after the pod is ready: %+v", c)
 	}
-	if c := still().pass(40 * time.Second).quiet().progressing(); c.Reason != "ProgressDeadlineExceeded" {
-		t.Errorf("no progress: %+v", c)
+	if c := resumed().pass(40 * time.Second).quiet().progressing(); c.Reason != "ProgressDeadlineExceeded" {
+		t.Errorf("without progress: %+v", c)
 	}
 }
 
@@ -339,8 +339,8 @@ func TestDeletionCascades(t *testing.T) {
 		finalizer  string
 		sets, pods int
 	}{
-		{"in the background: the owner goes first", "", 0, 0},
-		{"in the foreground: the owner goes last", metav1.FinalizerDeleteDependents, 0, 0},
+		{"in the background the owner is removed first", "", 0, 0},
+		{"in the foreground the owner is removed last", metav1.FinalizerDeleteDependents, 0, 0},
 		{"orphans stay", metav1.FinalizerOrphanDependents, 1, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -356,7 +356,7 @@ func TestDeletionCascades(t *testing.T) {
 			}
 			f.settle().quiet()
 			if c.finalizer == metav1.FinalizerDeleteDependents && f.deploy() == nil {
-				t.Error("the owner is gone before its pods have stopped")
+				t.Error("the owner is removed before its pods have stopped")
 			}
 			for _, pod := range f.pods() {
 				if deleted := f.s.Pod("default", pod).DeletionTimestamp != nil; deleted == (c.pods > 0) {
@@ -365,7 +365,7 @@ func TestDeletionCascades(t *testing.T) {
 			}
 			f.run("pi-1").settle().quiet()
 			if f.deploy() != nil || len(f.sets("default")) != c.sets || len(f.pods()) != c.pods {
-				t.Errorf("left: deployment %v, %d replica sets, %d pods", f.deploy() != nil, len(f.sets("default")), len(f.pods()))
+				t.Errorf("these remain: deployment %v, %d replica sets, %d pods", f.deploy() != nil, len(f.sets("default")), len(f.pods()))
 			}
 		})
 	}
@@ -380,7 +380,7 @@ func TestOrphanedReplicaSetIsAdoptedAgain(t *testing.T) {
 		o.SetFinalizers([]string{metav1.FinalizerOrphanDependents})
 	}).settle().quiet()
 	if len(f.sets("default")[0].OwnerReferences) != 0 {
-		t.Fatal("not orphaned")
+		t.Fatal("the replica set is not an orphan")
 	}
 	f.put(deployment(2)).settle().quiet()
 	if sets := f.sets("default"); len(sets) != 1 || sets[0].Name != rs.Name || len(f.livePods()) != 2 {

@@ -11,9 +11,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A bucket groups events of one kind and hour. All buckets share the event limit.
+// A bucket is a group of events of the same kind and hour. All buckets share the event limit.
 type bucket struct {
-	hour                    int64 // of the hub's last write
+	hour                    int64 // the hour of the hub's last write of the event
 	kind, namespace, reason string
 }
 
@@ -23,9 +23,9 @@ func bucketOf(e *corev1.Event, now time.Time) bucket {
 }
 
 // surplusEvents returns the events to remove so that limit remain, oldest first. Each bucket gets
-// the same share, and what a bucket does not use goes to the others. So a storm of similar events
-// replaces only itself. Within a bucket the oldest events go. With more buckets than limit, small
-// and new ones stay.
+// the same share, and unused parts of a share go to the other buckets. So a storm of similar events
+// replaces only itself. Within a bucket the oldest events are removed. With more buckets than
+// limit, the small and new buckets stay.
 func surplusEvents(all []*corev1.Event, limit int, now time.Time) (gone []*corev1.Event) {
 	if len(all) <= limit {
 		return nil
@@ -39,7 +39,7 @@ func surplusEvents(all []*corev1.Event, limit int, now time.Time) (gone []*corev
 	for c := range buckets {
 		keys = append(keys, c)
 	}
-	sort.Slice(keys, func(i, j int) bool { // the smallest first; of equal size the newest
+	sort.Slice(keys, func(i, j int) bool { // smallest first; buckets of equal size, newest first
 		a, b := keys[i], keys[j]
 		return cmp.Or(cmp.Compare(len(buckets[a]), len(buckets[b])), cmp.Compare(b.hour, a.hour),
 			cmp.Compare(a.kind, b.kind), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.reason, b.reason)) < 0
@@ -68,7 +68,8 @@ func (p *pass) wakeEvents() {
 	}
 }
 
-// eventMade schedules the removal of a new event; at 5 % over the limit, for the next second.
+// eventMade schedules a removal after a new event. At 5 % over the limit the removal is in the next
+// second.
 func (p *pass) eventMade() {
 	limit := cmp.Or(p.EventLimit, DefaultEventLimit)
 	if p.s.Len(state.Events) > limit+limit/20 {
@@ -78,7 +79,7 @@ func (p *pass) eventMade() {
 	}
 }
 
-// trimEvents removes expired events, and those beyond the limit.
+// trimEvents removes expired events and the surplus events.
 func (p *pass) trimEvents() {
 	ttl, limit := cmp.Or(p.EventTTL, DefaultEventTTL), cmp.Or(p.EventLimit, DefaultEventLimit)
 	var all []*corev1.Event

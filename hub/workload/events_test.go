@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-func told(kind, name, reason string, at time.Time) *corev1.Event {
+func event(kind, name, reason string, at time.Time) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s.%s.%d", name, reason, at.UnixNano()), CreationTimestamp: metav1.NewTime(at)},
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: "default", Name: name}, Reason: reason,
@@ -21,8 +21,8 @@ func told(kind, name, reason string, at time.Time) *corev1.Event {
 	}
 }
 
-// After an ordinary day, 3,000 nodes become silent and return. Their pods cause 50,000 events with
-// ordinary reasons within half an hour.
+// After an ordinary day, 3,000 nodes become silent and return. Within half an hour their pods cause
+// 50,000 events with ordinary reasons.
 func TestAStormOfEventsReplacesOnlyItself(t *testing.T) {
 	f := newFleet(t)
 	put := func(events ...*corev1.Event) {
@@ -38,12 +38,12 @@ func TestAStormOfEventsReplacesOnlyItself(t *testing.T) {
 		f.now = f.now.Add(time.Hour)
 		for i := range 30 {
 			for _, reason := range everyDay {
-				put(told("Pod", fmt.Sprintf("daily-%d-%d", hour, i), reason, f.now.Add(time.Duration(i)*time.Second)))
+				put(event("Pod", fmt.Sprintf("daily-%d-%d", hour, i), reason, f.now.Add(time.Duration(i)*time.Second)))
 			}
 		}
 		if hour == 1 {
 			for i, reason := range everyDay {
-				e := told("Pod", "quiet", reason, f.now.Add(time.Duration(i)*time.Second))
+				e := event("Pod", "quiet", reason, f.now.Add(time.Duration(i)*time.Second))
 				put(e)
 				quiet = append(quiet, state.KeyOf(e))
 			}
@@ -60,21 +60,21 @@ func TestAStormOfEventsReplacesOnlyItself(t *testing.T) {
 			if reason == "NodeNotReady" || reason == "NodeReady" {
 				kind = "Node"
 			}
-			events = append(events, told(kind, fmt.Sprintf("pi-%06d", n%3000), reason, f.now.Add(time.Duration(i))))
+			events = append(events, event(kind, fmt.Sprintf("pi-%06d", n%3000), reason, f.now.Add(time.Duration(i))))
 		}
 		put(events...)
 		most = max(most, f.s.Len(state.Events))
-		// This is what a pass one second later does; TestEvents checks that it runs.
+		// A pass one second later trims the events; TestEvents checks that it runs.
 		if f.s.Len(state.Events) > DefaultEventLimit+DefaultEventLimit/20 {
 			f.s, _ = state.Apply(f.s, f.d.Decide(f.s, []state.Subject{allEvents}, f.now).Changes)
 		}
 	}
 	if n := f.s.Len(state.Events); n > DefaultEventLimit+DefaultEventLimit/20 || most > DefaultEventLimit+DefaultEventLimit/20+500 {
-		t.Errorf("%d events are kept, and there were %d", n, most)
+		t.Errorf("%d events of at most %d remain", n, most)
 	}
 	for _, k := range quiet {
 		if f.s.Get(k) == nil {
-			t.Errorf("%s of yesterday is gone", k.Name)
+			t.Errorf("the event %s of the day before is removed", k.Name)
 		}
 	}
 	of := map[string]int{}
@@ -87,17 +87,17 @@ func TestAStormOfEventsReplacesOnlyItself(t *testing.T) {
 		of[e.Reason]++
 	}
 	if daily != 20*30*len(everyDay)+len(quiet) {
-		t.Errorf("%d events of the day before are kept, want all", daily)
+		t.Errorf("%d events of the day before remain, want all", daily)
 	}
 	for _, reason := range reasons {
 		if of[reason] < 100 {
-			t.Errorf("of the storm itself %d say %s", of[reason], reason)
+			t.Errorf("%d events of the storm with the reason %s remain", of[reason], reason)
 		}
 	}
 }
 
-// At most limit events remain, of each bucket the newest. No bucket loses one while a larger one
-// keeps two more. A second call removes nothing.
+// At most limit events remain, the newest of each bucket. A bucket loses events only if no other
+// bucket keeps two more than it. A second call removes nothing.
 func TestEventsAreRemovedFairly(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -105,12 +105,12 @@ func TestEventsAreRemovedFairly(t *testing.T) {
 		at := time.Unix(1_800_000_000, 0)
 		for i := range r.IntN(400) {
 			at = at.Add(time.Duration(r.IntN(600)) * time.Second)
-			all = append(all, told("Pod", fmt.Sprint("p", i), fmt.Sprint("R", int(r.ExpFloat64()*3)), at))
+			all = append(all, event("Pod", fmt.Sprint("p", i), fmt.Sprint("R", int(r.ExpFloat64()*3)), at))
 		}
 		limit := 1 + r.IntN(300)
 		gone := surplusEvents(all, limit, at)
 		if want := max(0, len(all)-limit); len(gone) != want {
-			t.Fatalf("seed %d: %d of %d go, want %d", seed, len(gone), len(all), want)
+			t.Fatalf("seed %d: %d of %d events are removed, want %d", seed, len(gone), len(all), want)
 		}
 		kept, lost, newest := map[bucket]int{}, map[bucket]int{}, map[bucket]time.Time{}
 		for _, e := range gone {
@@ -126,18 +126,18 @@ func TestEventsAreRemovedFairly(t *testing.T) {
 			c := bucketOf(e, at)
 			kept[c]++
 			if lost[c] > 0 && state.LastOccurred(e, at).Before(newest[c]) {
-				t.Fatalf("seed %d: an older one of %v stays than one that goes", seed, c)
+				t.Fatalf("seed %d: bucket %v keeps an event older than a removed one", seed, c)
 			}
 		}
 		for c := range lost {
 			for other, n := range kept {
 				if n > kept[c]+1 {
-					t.Fatalf("seed %d: %v keeps %d and loses %d, while %v keeps %d", seed, c, kept[c], lost[c], other, n)
+					t.Fatalf("seed %d: bucket %v keeps %d and loses %d events, while %v keeps %d", seed, c, kept[c], lost[c], other, n)
 				}
 			}
 		}
 		if more := surplusEvents(left, limit, at); len(more) != 0 {
-			t.Fatalf("seed %d: asked again, %d more go", seed, len(more))
+			t.Fatalf("seed %d: a second call removes %d more events", seed, len(more))
 		}
 	}
 }
@@ -145,7 +145,7 @@ func TestEventsAreRemovedFairly(t *testing.T) {
 func BenchmarkSpare(b *testing.B) {
 	var all []*corev1.Event
 	for i := range DefaultEventLimit + DefaultEventLimit/20 {
-		all = append(all, told("Pod", fmt.Sprint("p", i), fmt.Sprint("R", i%20), time.Unix(1_800_000_000+int64(i)*8, 0)))
+		all = append(all, event("Pod", fmt.Sprint("p", i), fmt.Sprint("R", i%20), time.Unix(1_800_000_000+int64(i)*8, 0)))
 	}
 	for b.Loop() {
 		surplusEvents(all, DefaultEventLimit, time.Unix(1_900_000_000, 0))

@@ -22,14 +22,14 @@ var start = time.Date(2026, 1, 5, 12, 0, 0, 0, time.UTC)
 
 // A fleet is a snapshot, a clock and the alarms: package control without its loop.
 type fleet struct {
-	t      testing.TB
-	d      Decider
-	s      state.Snapshot
-	now    time.Time
-	recent []state.Applied
-	alarms map[state.Subject]time.Time
-	log    []string
-	told   []state.Change
+	t       testing.TB
+	d       Decider
+	s       state.Snapshot
+	now     time.Time
+	recent  []state.Applied
+	alarms  map[state.Subject]time.Time
+	log     []string
+	changes []state.Change
 }
 
 func newFleet(t testing.TB) *fleet {
@@ -44,7 +44,7 @@ func (f *fleet) apply(changes ...state.Change) {
 		if c.Why != "" {
 			f.log = append(f.log, c.Why)
 		}
-		f.told = append(f.told, c)
+		f.changes = append(f.changes, c)
 	}
 }
 
@@ -63,7 +63,7 @@ func (f *fleet) remove(k state.Key) *fleet {
 	return f
 }
 
-// settle calls the decider until it changes nothing more.
+// settle calls the decider until it changes nothing.
 func (f *fleet) settle() *fleet {
 	f.t.Helper()
 	for range 200 {
@@ -80,7 +80,7 @@ func (f *fleet) settle() *fleet {
 		}
 		f.carry(f.d.Decide(f.s, subjects, f.now))
 	}
-	f.t.Fatalf("does not settle; the last steps:\n%s", strings.Join(f.log[max(0, len(f.log)-20):], "\n"))
+	f.t.Fatalf("the decider does not settle; the last steps:\n%s", strings.Join(f.log[max(0, len(f.log)-20):], "\n"))
 	return f
 }
 
@@ -89,32 +89,32 @@ func (f *fleet) carry(plan state.Plan) {
 	for _, a := range plan.Alarms {
 		f.alarms[a.Subject] = a.At
 		if !a.At.After(f.now) {
-			f.t.Fatalf("alarm for %s at %s is not ahead", a.Subject, a.At)
+			f.t.Fatalf("the alarm for %s at %s is not in the future", a.Subject, a.At)
 		}
 	}
 	for _, c := range plan.Changes {
 		if c.Object.GetUID() == "" && f.s.Get(state.KeyOf(c.Object)) != nil {
-			f.t.Fatalf("%s: creates what is there", c.Why)
+			f.t.Fatalf("%s: creates an object that exists", c.Why)
 		}
 	}
 	for _, c := range plan.Changes {
 		f.apply(c)
-		if c.Reason != "" { // control writes an event, which takes a revision too
+		if c.Reason != "" { // the event that package control writes has a revision too
 			f.apply(state.Put(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("event-%d", f.s.Revision), Namespace: "default", CreationTimestamp: metav1.NewTime(f.now)}}, ""))
 		}
 	}
 }
 
-// quiet compares the incremental decisions with a full recomputation.
+// quiet fails if a full recomputation changes something.
 func (f *fleet) quiet() *fleet {
 	f.t.Helper()
 	for _, c := range f.d.Decide(f.s, f.d.Subjects(f.s), f.now).Changes {
-		f.t.Fatalf("asked about everything it still wants: %s %s (delete=%v)\nold: %+v\nnew: %+v", state.KeyOf(c.Object), c.Why, c.Delete, f.s.Get(state.KeyOf(c.Object)), c.Object)
+		f.t.Fatalf("a full recomputation changes %s: %s (delete=%v)\nold: %+v\nnew: %+v", state.KeyOf(c.Object), c.Why, c.Delete, f.s.Get(state.KeyOf(c.Object)), c.Object)
 	}
 	return f
 }
 
-// pass advances the clock from alarm to alarm.
+// pass advances the clock from alarm to alarm by d.
 func (f *fleet) pass(d time.Duration) *fleet {
 	f.t.Helper()
 	f.settle()
@@ -140,7 +140,7 @@ func (f *fleet) edit(k state.Key, change func(state.Object)) *fleet {
 	f.t.Helper()
 	o := f.s.Get(k)
 	if o == nil {
-		f.t.Fatalf("%s is not there", k)
+		f.t.Fatalf("%s does not exist", k)
 	}
 	o = o.DeepCopyObject().(state.Object)
 	change(o)
@@ -148,7 +148,8 @@ func (f *fleet) edit(k state.Key, change func(state.Object)) *fleet {
 	return f
 }
 
-// run binds every pending pod and makes it running and ready; a DaemonSet's pod on its own node.
+// run binds every pending pod, and makes it running and ready. A DaemonSet's pod is bound to its
+// own node.
 func (f *fleet) run(nodes ...string) *fleet {
 	i := 0
 	var pods []*corev1.Pod
@@ -158,7 +159,7 @@ func (f *fleet) run(nodes ...string) *fleet {
 	for _, pod := range pods {
 		if pod.DeletionTimestamp != nil {
 			if pod.Spec.NodeName != "" && f.s.Node(pod.Spec.NodeName) != nil {
-				f.apply(state.Remove(pod, "")) // the device confirms
+				f.apply(state.Remove(pod, "")) // the device reports that the pod has stopped
 			}
 			continue
 		}
@@ -296,7 +297,7 @@ func (f *fleet) progressing() *appsv1.DeploymentCondition {
 	return &appsv1.DeploymentCondition{}
 }
 
-// rolledOut is the formula of "kubectl rollout status".
+// rolledOut is the condition of "kubectl rollout status".
 func (f *fleet) rolledOut() bool {
 	d := f.deploy()
 	st := d.Status

@@ -15,8 +15,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzWorkload changes a fleet at random. After each settling a full recomputation changes nothing,
-// nothing deleted is written again, and no ReplicaSet has more live pods than it wants.
+// FuzzWorkload changes a fleet at random. After each change and its decisions a full recomputation
+// changes nothing, no deleted object is written again, and no ReplicaSet has more live pods than
+// replicas.
 func FuzzWorkload(f *testing.F) {
 	for seed := range uint64(40) {
 		f.Add(seed)
@@ -40,7 +41,7 @@ func FuzzWorkload(f *testing.F) {
 					}
 				}
 				if rs.DeletionTimestamp == nil && live > int(replicasOf(rs)) || int(rs.Status.Replicas) != live {
-					t.Fatalf("seed %d: %s has %d live pods, asks for %d, says %d", seed, rs.Name, live, replicasOf(rs), rs.Status.Replicas)
+					t.Fatalf("seed %d: %s has %d live pods, want %d; its status says %d", seed, rs.Name, live, replicasOf(rs), rs.Status.Replicas)
 				}
 			}
 			if r.IntN(4) == 0 {

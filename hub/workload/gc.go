@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// collect removes objects that nothing needs any more.
+// collect removes objects that are no longer needed.
 func (p *pass) collect(w *work) {
 	for _, k := range w.nodes.sorted() {
 		p.node(k)
@@ -38,8 +38,8 @@ func (p *pass) collect(w *work) {
 	}
 }
 
-// checkObject checks one object: whether its owners exist and, if it is being deleted, what blocks
-// that.
+// checkObject checks whether the owners of an object exist and, if it is being deleted, whether it
+// can be removed.
 func (p *pass) checkObject(o state.Object) {
 	if o = p.untracked(o); o == nil {
 		return
@@ -77,8 +77,8 @@ func (p *pass) checkObject(o state.Object) {
 	}
 }
 
-// dropOwners deletes an object whose owners are all gone; if some exist, it removes the references
-// to the others. It reports whether it changed anything.
+// dropOwners deletes an object if none of its owners exists; if some exist, it removes the
+// references to the missing ones. It reports whether it changed anything.
 func (p *pass) dropOwners(o state.Object) bool {
 	refs := o.GetOwnerReferences()
 	if len(refs) == 0 {
@@ -101,7 +101,7 @@ func (p *pass) dropOwners(o state.Object) bool {
 // ownerExists reports whether an owner exists.
 func (p *pass) ownerExists(o state.Object, r metav1.OwnerReference) bool {
 	if !ownKind(r) || crossScope(o, state.KindNamed(r.Kind)) {
-		return true // an unknown kind, or not resolvable: assume that it exists
+		return true // the kind is unknown or the reference cannot be resolved: assume that the owner exists
 	}
 	owner := p.s.ByUID(r.UID)
 	return owner != nil && (owner.GetNamespace() == "" || owner.GetNamespace() == o.GetNamespace())
@@ -118,7 +118,7 @@ func (p *pass) hasOwner(o state.Object) bool {
 }
 
 // ownKind reports whether a reference is to a kind of this hub. Other API groups may use the same
-// kind names, such as Knative's Service.
+// kind name, for example Knative's Service.
 func ownKind(r metav1.OwnerReference) bool {
 	k := state.KindNamed(r.Kind)
 	gv, err := schema.ParseGroupVersion(r.APIVersion)
@@ -126,13 +126,13 @@ func ownKind(r metav1.OwnerReference) bool {
 }
 
 // crossScope reports whether a cluster-scoped object names an owner of a namespaced kind. The
-// reference does not say which namespace, so the object stays, as in Kubernetes.
+// reference has no namespace, so the object stays, as in Kubernetes.
 func crossScope(o state.Object, owner state.Kind) bool {
 	return o.GetNamespace() == "" && owner.Namespaced()
 }
 
-// dependentsGone deletes the dependents of an object that is deleted in the foreground, and reports
-// whether no blocking one is left. A dependent with another owner only loses the reference.
+// dependentsGone deletes the dependents of an object in foreground deletion, and reports whether no
+// blocking dependent is left. A dependent that has another owner is kept and loses the reference.
 func (p *pass) dependentsGone(o state.Object) bool {
 	gone := true
 	var rest []state.Object
@@ -167,8 +167,9 @@ func blocks(dependent, owner state.Object) bool {
 	})
 }
 
-// waitsFor reports whether an object in foreground deletion waits for another, directly or through
-// others. If that one waits for it too, their owner references are a cycle that would never end.
+// waitsFor reports whether an object in foreground deletion waits for another object, directly or
+// through others. If each waits for the other, their owner references are a cycle, and the deletion
+// would never end.
 func (p *pass) waitsFor(o, other state.Object, seen map[types.UID]bool) bool {
 	if seen[o.GetUID()] || o.GetDeletionTimestamp() == nil ||
 		!slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents) {
@@ -193,8 +194,8 @@ func (p *pass) deleteForeground(o state.Object, why string) {
 	p.removeObject(o, why)
 }
 
-// removeObject deletes an object as the API would: a pod gets its grace period, a namespace is
-// emptied, and finalizers delay it. It reports whether it changed anything.
+// removeObject deletes an object as the API does: a pod gets its grace period, a namespace is
+// emptied first, and finalizers delay the removal. It reports whether it changed anything.
 func (p *pass) removeObject(o state.Object, why string) bool {
 	ns, isNamespace := o.(*corev1.Namespace)
 	switch pod, isPod := o.(*corev1.Pod); {
@@ -229,8 +230,8 @@ func (p *pass) removeObject(o state.Object, why string) bool {
 	return true
 }
 
-// dropFinalizer removes a finalizer. If it was the last one of an object that is being deleted, the
-// object goes too, except for a running pod and a namespace (see emptyNamespace).
+// dropFinalizer removes a finalizer. If an object that is being deleted has no other finalizer it
+// is removed, except for a running pod and a namespace (see emptyNamespace).
 func (p *pass) dropFinalizer(o state.Object, name string) {
 	left := o.DeepCopyObject().(state.Object)
 	left.SetFinalizers(slices.DeleteFunc(left.GetFinalizers(), func(f string) bool { return f == name }))
@@ -241,8 +242,9 @@ func (p *pass) dropFinalizer(o state.Object, name string) {
 	p.do(state.Remove(o, fmt.Sprintf("remove %s %s: its dependents are gone", state.KindOf(o), state.Display(o))))
 }
 
-// emptyNamespace deletes the content of a terminating namespace, then the namespace. Pods go first
-// (KEP-5080), so that running pods keep their configuration and access rules. Events go last.
+// emptyNamespace deletes the content of a terminating namespace, then the namespace. Pods are
+// deleted first (KEP-5080), so that running pods keep their configuration and access rules. Events
+// are deleted last.
 func (p *pass) emptyNamespace(k state.Key) {
 	ns, ok := p.s.Get(k).(*corev1.Namespace)
 	if !ok || ns.DeletionTimestamp == nil {
@@ -302,7 +304,7 @@ func (p *pass) emptyOf(ns *corev1.Namespace, kinds ...state.Kind) (left []state.
 	return left
 }
 
-// setRemaining writes to a namespace's conditions what it waits for.
+// setRemaining writes the objects that a namespace waits for into its conditions.
 func (p *pass) setRemaining(ns *corev1.Namespace, left []state.Object) {
 	ns = ns.DeepCopy()
 	if conditions(&ns.Status, left, p) {
@@ -310,8 +312,8 @@ func (p *pass) setRemaining(ns *corev1.Namespace, left []state.Object) {
 	}
 }
 
-// conditions sets the conditions of Kubernetes' namespace controller with its messages, and reports
-// whether any changed.
+// conditions sets the conditions of Kubernetes' namespace controller with its messages. It reports
+// whether a condition has changed.
 func conditions(st *corev1.NamespaceStatus, left []state.Object, p *pass) (changed bool) {
 	kinds, finalizers := map[string]int{}, map[string]int{}
 	for _, o := range left {

@@ -22,7 +22,7 @@ func running(node string) func(*corev1.Pod) {
 
 func leaving(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start} }
 
-// forced is a force-deleted pod: it goes once its last finalizer is gone.
+// forced makes a force-deleted pod, which is removed with its last finalizer.
 func forced(finalizers ...string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Finalizers = &metav1.Time{Time: start}, new(int64(0)), finalizers
@@ -33,7 +33,7 @@ func in(phase corev1.PodPhase) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.Phase = phase }
 }
 
-// Upstream rows: S10, orphans.
+// Upstream's tests of S10, orphans.
 func TestOrphans(t *testing.T) {
 	gone := state.Key{Kind: state.Nodes, Name: "pi-1"}
 	for _, c := range []struct {
@@ -41,16 +41,16 @@ func TestOrphans(t *testing.T) {
 		act  func(f *fleet)
 		left int
 	}{
-		{"S10 the node is there: keep", func(f *fleet) { f.pass(2 * DefaultQuarantine) }, 2},
-		{"S10 the node is gone for twice the quarantine: delete all", func(f *fleet) { f.remove(gone).pass(2 * DefaultQuarantine) }, 0},
-		{"S10 the node is gone for half the quarantine: keep", func(f *fleet) { f.remove(gone).pass(DefaultQuarantine / 2) }, 2},
-		{"S10 the node is back before the check: keep", func(f *fleet) {
+		{"S10 the node exists: keep", func(f *fleet) { f.pass(2 * DefaultQuarantine) }, 2},
+		{"S10 the node is deleted for twice the quarantine: delete all", func(f *fleet) { f.remove(gone).pass(2 * DefaultQuarantine) }, 0},
+		{"S10 the node is deleted for half the quarantine: keep", func(f *fleet) { f.remove(gone).pass(DefaultQuarantine / 2) }, 2},
+		{"S10 the node returns before the check: keep", func(f *fleet) {
 			f.remove(gone).pass(DefaultQuarantine / 2).put(node("pi-1")).pass(DefaultQuarantine)
 		}, 2},
-		{"S10 the node goes, comes and goes again: the quarantine begins anew", func(f *fleet) {
+		{"S10 the node is deleted twice: the quarantine starts again", func(f *fleet) {
 			f.remove(gone).pass(30 * time.Second).put(node("pi-1")).settle().remove(gone).pass(30 * time.Second)
 		}, 2},
-		{"a restart of the hub begins the quarantine anew", func(f *fleet) {
+		{"a restart of the hub starts the quarantine again", func(f *fleet) {
 			f.remove(gone).pass(30 * time.Second)
 			f.alarms = map[state.Subject]time.Time{}
 			f.carry(f.d.Decide(f.s, f.d.Subjects(f.s), f.now))
@@ -72,7 +72,7 @@ func TestOrphans(t *testing.T) {
 				return
 			}
 			var failed []string
-			for _, ch := range f.told {
+			for _, ch := range f.changes {
 				if p, ok := ch.Object.(*corev1.Pod); ok && !ch.Delete && p.Status.Phase == corev1.PodFailed {
 					failed = append(failed, p.Name)
 					if d := state.PodCondition(p, corev1.DisruptionTarget); d == nil || d.Reason != "DeletionByPodGC" {
@@ -81,13 +81,13 @@ func TestOrphans(t *testing.T) {
 				}
 			}
 			if !slices.Equal(failed, []string{"run"}) {
-				t.Errorf("marked Failed first: %v, want only the one that may run", failed)
+				t.Errorf("marked Failed first: %v, want only the pod that may run", failed)
 			}
 		})
 	}
 }
 
-// Upstream rows: S10, terminating and unscheduled.
+// Upstream's tests of S10, terminating and unscheduled pods.
 func TestTerminatingPods(t *testing.T) {
 	out := corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}
 	notReady := func(n *corev1.Node) *corev1.Node {
@@ -101,36 +101,36 @@ func TestTerminatingPods(t *testing.T) {
 		left bool
 	}{
 		{"S10 terminating on a node that is not ready: keep", notReady(node("pi-1")), bare("p", running("pi-1"), leaving), true},
-		{"S10 terminating on one that is out of service too: delete", notReady(node("pi-1", out)), bare("p", running("pi-1"), leaving), false},
-		{"S10 not terminating there: keep", notReady(node("pi-1", out)), bare("p", running("pi-1")), true},
-		{"S10 the taint on a ready node: keep", node("pi-1", out), bare("p", running("pi-1"), leaving), true},
+		{"S10 terminating on an out-of-service node: delete", notReady(node("pi-1", out)), bare("p", running("pi-1"), leaving), false},
+		{"S10 not terminating on an out-of-service node: keep", notReady(node("pi-1", out)), bare("p", running("pi-1")), true},
+		{"S10 terminating on a ready node with the out-of-service taint: keep", node("pi-1", out), bare("p", running("pi-1"), leaving), true},
 		{"S10 unscheduled and terminating, pending: delete", node("pi-1"), bare("p", leaving), false},
 		{"S10 unscheduled and terminating, failed: delete", node("pi-1"), bare("p", leaving, in(corev1.PodFailed)), false},
 		{"S10 unscheduled and terminating, running: delete", node("pi-1"), bare("p", leaving, in(corev1.PodRunning)), false},
 		{"unscheduled and not terminating: keep", node("pi-1"), bare("p"), true},
 		{"finished and terminating: delete", node("pi-1"), bare("p", running("pi-1"), in(corev1.PodFailed), leaving), false},
-		{"forced, and held by what it owned nothing for: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced(metav1.FinalizerDeleteDependents)), false},
-		{"forced, and what it owns is to stay: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced(metav1.FinalizerOrphanDependents)), false},
+		{"force-deleted, with the foreground finalizer: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced(metav1.FinalizerDeleteDependents)), false},
+		{"force-deleted, with the orphan finalizer: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced(metav1.FinalizerOrphanDependents)), false},
 		{"force-deleted, without finalizers: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced()), false},
-		{"forced, and held by a Job that is not: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced(batchv1.JobTrackingFinalizer)), false},
-		{"force-deleted, with a finalizer: keep", notReady(node("pi-1")), bare("p", running("pi-1"), forced("example.com/wait", metav1.FinalizerDeleteDependents)), true},
-		{"not forced, and held by what it owned nothing for: keep", notReady(node("pi-1")), bare("p", running("pi-1"), leaving, func(p *corev1.Pod) { p.Finalizers = []string{metav1.FinalizerDeleteDependents} }), true},
-		{"a finalizer blocks", node("pi-1"), bare("p", leaving, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/wait"} }), true},
+		{"force-deleted, with the finalizer of a missing Job: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced(batchv1.JobTrackingFinalizer)), false},
+		{"force-deleted, with a user's finalizer: keep", notReady(node("pi-1")), bare("p", running("pi-1"), forced("example.com/wait", metav1.FinalizerDeleteDependents)), true},
+		{"not force-deleted, with the foreground finalizer: keep", notReady(node("pi-1")), bare("p", running("pi-1"), leaving, func(p *corev1.Pod) { p.Finalizers = []string{metav1.FinalizerDeleteDependents} }), true},
+		{"unscheduled and terminating, with a user's finalizer: keep", node("pi-1"), bare("p", leaving, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/wait"} }), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t).put(c.pod, c.node).settle().quiet()
 			if got := f.s.Pod("default", "p") != nil; got != c.left {
-				t.Errorf("left=%v", got)
+				t.Errorf("the pod remains: %v", got)
 			}
-			f = newFleet(t).put(c.node.DeepCopy(), c.pod.DeepCopy()).settle().quiet() // in the opposite order
+			f = newFleet(t).put(c.node.DeepCopy(), c.pod.DeepCopy()).settle().quiet() // the node before the pod
 			if got := f.s.Pod("default", "p") != nil; got != c.left {
-				t.Errorf("in the other order: left=%v", got)
+				t.Errorf("with the objects in the other order the pod remains: %v", got)
 			}
 		})
 	}
 }
 
-// Upstream rows: S10, threshold.
+// Upstream's tests of S10, threshold.
 func TestFinishedPods(t *testing.T) {
 	f := newFleet(t)
 	f.d.FinishedPods = 2
@@ -144,12 +144,12 @@ func TestFinishedPods(t *testing.T) {
 	}
 	f.put(bare("run", running("pi-1"))).put(node("pi-1")).pass(finishedGrid).quiet()
 	if !slices.Equal(f.pods(), []string{"p2", "p4", "run"}) {
-		t.Errorf("S10 threshold: left %v; the evicted one goes first, then the oldest", f.pods())
+		t.Errorf("S10 threshold: %v remain; want the evicted pod and the oldest removed", f.pods())
 	}
 	f.d.FinishedPods = 0
 	f.put(bare("p5", in(corev1.PodFailed))).pass(time.Hour)
 	if len(f.pods()) != 4 {
-		t.Error("0 keeps all")
+		t.Error("a limit of 0 removes a pod")
 	}
 }
 
@@ -173,23 +173,23 @@ func TestOwners(t *testing.T) {
 		return f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: name}) != nil
 	}
 	if !has("one") || !has("two") || !has("foreign") || !has("blocked") || !has("namesake") {
-		t.Fatal("removed although the owner exists, or its kind is unknown")
+		t.Fatal("an object is removed although its owner exists or has an unknown kind")
 	}
 	f.remove(state.KeyOf(a)).settle().quiet()
 	if has("one") || !has("two") || !has("foreign") || !has("blocked") {
 		t.Errorf("one=%v two=%v foreign=%v blocked=%v", has("one"), has("two"), has("foreign"), has("blocked"))
 	}
 	if refs := f.s.Get(state.KeyOf(two)).GetOwnerReferences(); len(refs) != 1 || refs[0].Name != "b" {
-		t.Errorf("two's owners: %v", refs)
+		t.Errorf("the owners of two are %v", refs)
 	}
 	f.edit(state.KeyOf(blocked), func(o state.Object) { o.SetFinalizers(nil) }).settle().quiet()
 	if has("blocked") {
-		t.Error("not removed when its finalizer is gone")
+		t.Error("an object without finalizers is not removed")
 	}
 }
 
-// A cluster-scoped object stays when it names an owner of a namespaced kind, as in Kubernetes: such
-// a reference cannot be resolved.
+// As in Kubernetes, the reference of a cluster-scoped object to an owner of a namespaced kind
+// cannot be resolved, so the object stays.
 func TestAClusterScopedObjectIgnoresANamespacedOwner(t *testing.T) {
 	f := newFleet(t).put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: "default"}})
 	key := state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "owner"}
@@ -202,7 +202,7 @@ func TestAClusterScopedObjectIgnoresANamespacedOwner(t *testing.T) {
 		t.Helper()
 		for _, name := range []string{"of-an-existing-owner", "of-one-that-is-not"} {
 			if ns := f.s.Get(state.Key{Kind: state.Namespaces, Name: name}); ns == nil || ns.GetDeletionTimestamp() != nil {
-				t.Errorf("%s: namespace %s goes", when, name)
+				t.Errorf("%s: namespace %s is removed", when, name)
 			}
 		}
 	}
@@ -213,25 +213,25 @@ func TestAClusterScopedObjectIgnoresANamespacedOwner(t *testing.T) {
 		o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
 	}).settle().quiet()
 	if f.s.Get(key) != nil {
-		t.Error("the owner waits for what does not go with it")
+		t.Error("the owner waits for an object that stays")
 	}
 	whole("when the owner has gone in the foreground")
 }
 
-// As in Kubernetes, foreground deletion deletes dependents that have no other owner, and releases
-// those that another owner keeps.
+// As in Kubernetes, foreground deletion deletes dependents that have no other owner, and keeps
+// those that have another owner.
 func TestForegroundDeletionReleasesSharedDependents(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		other func(o state.Object) // change of the other owner
+		other func(o state.Object) // changes the other owner
 		left  bool
 	}{
-		{"it exists", func(state.Object) {}, true},
-		{"it is deleted, but waits for something else", func(o state.Object) {
+		{"the other owner exists", func(state.Object) {}, true},
+		{"the other owner is being deleted, but has a finalizer", func(o state.Object) {
 			o.SetDeletionTimestamp(&metav1.Time{Time: start})
 			o.SetFinalizers([]string{"example.com/wait"})
 		}, true},
-		{"it is deleted in the foreground too", func(o state.Object) {
+		{"the other owner is in foreground deletion too", func(o state.Object) {
 			o.SetDeletionTimestamp(&metav1.Time{Time: start})
 			o.SetFinalizers([]string{metav1.FinalizerDeleteDependents, "example.com/wait"})
 		}, false},
@@ -260,14 +260,14 @@ func TestForegroundDeletionReleasesSharedDependents(t *testing.T) {
 				o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
 			}).settle().quiet()
 			if f.s.Get(key("a")) != nil || f.s.Get(key("own")) != nil {
-				t.Error("the owner, or what was its alone, is left")
+				t.Error("the owner, or a dependent without another owner, remains")
 			}
 			both := f.s.Get(key("both"))
 			if (both != nil) != c.left {
-				t.Fatalf("what had two owners is left: %v, want %v", both != nil, c.left)
+				t.Fatalf("the dependent with two owners remains: %v, want %v", both != nil, c.left)
 			}
 			if both != nil && (len(both.GetOwnerReferences()) != 1 || both.GetOwnerReferences()[0].Name != "b") {
-				t.Errorf("its owners are %v", both.GetOwnerReferences())
+				t.Errorf("the owners of the shared dependent are %v", both.GetOwnerReferences())
 			}
 		})
 	}
@@ -295,23 +295,23 @@ func TestOwnersInACycleAreDeleted(t *testing.T) {
 			}
 			f.settle().quiet()
 			if len(f.pods()) != size {
-				t.Fatalf("before anybody deletes: %v", f.pods())
+				t.Fatalf("before a deletion: %v", f.pods())
 			}
 			f.edit(state.Key{Kind: state.Pods, Namespace: "default", Name: start}, func(o state.Object) {
 				leaving(o.(*corev1.Pod))
 				o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
 			}).settle().quiet()
-			for _, p := range pods { // the device has stopped them
+			for _, p := range pods { // the device has stopped the pods
 				if live, ok := f.s.Get(state.KeyOf(p)).(*corev1.Pod); ok && running {
 					if live.DeletionTimestamp == nil || live.DeletionGracePeriodSeconds == nil && live.Name != start {
-						t.Fatalf("%s is not asked to stop in its grace: %v", live.Name, live.ObjectMeta)
+						t.Fatalf("%s does not stop with its grace period: %v", live.Name, live.ObjectMeta)
 					}
 					f.edit(state.KeyOf(p), func(o state.Object) { o.(*corev1.Pod).Status.Phase = corev1.PodFailed }).settle()
 				}
 			}
 			f.quiet()
 			if left := f.pods(); len(left) > 0 {
-				t.Errorf("from %s, running %v: left %v", start, running, left)
+				t.Errorf("deletion of %s, running %v: %v remain", start, running, left)
 			}
 		}
 	}
@@ -328,9 +328,9 @@ func TestNamespace(t *testing.T) {
 		o.(*corev1.Namespace).Status.Phase = corev1.NamespaceTerminating
 	}).settle().quiet()
 	if f.s.Get(state.KeyOf(ns)) == nil || f.deploy() == nil || f.s.Len(state.Secrets) != 1 || len(f.livePods()) != 0 || len(f.pods()) != 3 {
-		t.Fatalf("while pods stop, what they use has to be there: pods %v", f.pods())
+		t.Fatalf("an object is removed while pods that may use it stop: pods %v", f.pods())
 	}
-	said := func() string {
+	conditions := func() string {
 		var all []string
 		for _, c := range f.s.Get(state.KeyOf(ns)).(*corev1.Namespace).Status.Conditions {
 			if c.Status == corev1.ConditionTrue {
@@ -339,26 +339,27 @@ func TestNamespace(t *testing.T) {
 		}
 		return strings.Join(all, "; ")
 	}
-	if got, want := said(), "NamespaceContentRemaining: Some resources are remaining: pods. has 3 resource instances"; got != want {
-		t.Errorf("the namespace says %q, want %q", got, want)
+	if got, want := conditions(), "NamespaceContentRemaining: Some resources are remaining: pods. has 3 resource instances"; got != want {
+		t.Errorf("the namespace's conditions are %q, want %q", got, want)
 	}
 	secret := state.Key{Kind: state.Secrets, Namespace: "default", Name: "s"}
 	f.edit(secret, func(o state.Object) { o.SetFinalizers([]string{"example.com/keep"}) })
 	f.run("pi-1").settle().quiet()
 	if f.deploy() != nil || len(f.pods()) != 0 {
-		t.Fatalf("when no pod is left the rest goes: pods %v", f.pods())
+		t.Fatalf("without pods the other objects are not removed: pods %v", f.pods())
 	}
-	if got, want := said(), "NamespaceContentRemaining: Some resources are remaining: secrets. has 1 resource instances; "+
+	if got, want := conditions(), "NamespaceContentRemaining: Some resources are remaining: secrets. has 1 resource instances; "+
 		"NamespaceFinalizersRemaining: Some content in the namespace has finalizers remaining: example.com/keep in 1 resource instances"; got != want {
-		t.Errorf("the namespace says %q, want %q", got, want)
+		t.Errorf("the namespace's conditions are %q, want %q", got, want)
 	}
 	f.edit(secret, func(o state.Object) { o.SetFinalizers(nil) }).settle().quiet()
 	if f.s.Get(state.KeyOf(ns)) != nil || f.s.Len(state.Pods)+f.s.Len(state.Events)+f.s.Len(state.ControllerRevisions) != 0 {
-		t.Error("not removed when it is empty")
+		t.Error("the empty namespace is not removed")
 	}
 }
 
-// A terminating namespace exists until it is empty, whatever deletes it.
+// A terminating namespace exists until it is empty, whether a user or garbage collection deletes
+// it.
 func TestATerminatingNamespaceIsAlwaysEmptied(t *testing.T) {
 	const owner = "of-it"
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: owner}}
@@ -373,12 +374,12 @@ func TestATerminatingNamespaceIsAlwaysEmptied(t *testing.T) {
 		}
 	}
 	for name, end := range map[string]func(*fleet, state.Key){
-		"it is deleted":                    leave(),
-		"in the foreground":                leave(metav1.FinalizerDeleteDependents),
-		"without what it owns":             leave(metav1.FinalizerOrphanDependents),
-		"its owner is gone":                func(f *fleet, _ state.Key) { f.remove(state.KeyOf(class)) },
-		"its owner goes in the foreground": func(f *fleet, _ state.Key) { leaveForeground(f, state.KeyOf(class)) },
-		"its owner is gone, and it is held, too": func(f *fleet, k state.Key) {
+		"a user deletes it":                      leave(),
+		"a user deletes it in the foreground":    leave(metav1.FinalizerDeleteDependents),
+		"a user deletes it with orphan":          leave(metav1.FinalizerOrphanDependents),
+		"its owner is removed":                   func(f *fleet, _ state.Key) { f.remove(state.KeyOf(class)) },
+		"its owner is deleted in the foreground": func(f *fleet, _ state.Key) { leaveForeground(f, state.KeyOf(class)) },
+		"its owner is removed, and it has a finalizer": func(f *fleet, k state.Key) {
 			f.edit(k, func(o state.Object) { o.SetFinalizers([]string{metav1.FinalizerDeleteDependents}) })
 			f.remove(state.KeyOf(class))
 		},
@@ -393,14 +394,14 @@ func TestATerminatingNamespaceIsAlwaysEmptied(t *testing.T) {
 			f.settle().quiet()
 			left, _ := f.s.Get(state.KeyOf(ns)).(*corev1.Namespace)
 			if left == nil || left.DeletionTimestamp == nil || left.Status.Phase != corev1.NamespaceTerminating {
-				t.Fatalf("while its pod runs the namespace is %+v", left)
+				t.Fatalf("while a pod runs the namespace is %+v", left)
 			}
 			if p := f.s.Pod("shop", "till"); p == nil || p.DeletionTimestamp == nil || f.s.Len(state.Secrets) != 1 {
-				t.Fatalf("its pod is not asked to leave: %+v", p)
+				t.Fatalf("the pod is not being deleted: %+v", p)
 			}
 			f.run("pi-1").settle().quiet()
 			if f.s.Get(state.KeyOf(ns)) != nil || f.s.Len(state.Pods)+f.s.Len(state.Secrets) != 0 {
-				t.Errorf("it is empty, and stays: %+v", f.s.Get(state.KeyOf(ns)))
+				t.Errorf("the empty namespace is not removed: %+v", f.s.Get(state.KeyOf(ns)))
 			}
 		})
 	}
@@ -414,7 +415,7 @@ func leaveForeground(f *fleet, k state.Key) {
 	})
 }
 
-// Permanent namespaces are not deleted with an owner either.
+// Garbage collection does not delete the built-in namespaces.
 func TestPermanentNamespacesIgnoreOwners(t *testing.T) {
 	f := newFleet(t)
 	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
@@ -425,11 +426,11 @@ func TestPermanentNamespacesIgnoreOwners(t *testing.T) {
 	f.settle().quiet()
 	for o := range f.s.All(state.Namespaces, "") {
 		if o.GetDeletionTimestamp() != nil {
-			t.Errorf("%s goes", o.GetName())
+			t.Errorf("%s is removed", o.GetName())
 		}
 	}
 	if n := f.s.Len(state.Namespaces); n != 4 {
-		t.Errorf("%d are left", n)
+		t.Errorf("%d objects remain", n)
 	}
 }
 
@@ -444,15 +445,15 @@ func TestANamespaceWaitsForAllItsFinalizers(t *testing.T) {
 	}).settle().quiet()
 	left, _ := f.s.Get(state.KeyOf(ns)).(*corev1.Namespace)
 	if left == nil || f.s.Len(state.Secrets) != 0 || !slices.Equal(left.Spec.Finalizers, []corev1.FinalizerName{"example.com/keep"}) {
-		t.Fatalf("empty, with a finalizer: %+v", left)
+		t.Fatalf("the empty namespace with a finalizer is %+v", left)
 	}
 	f.edit(state.KeyOf(ns), func(o state.Object) { o.(*corev1.Namespace).Spec.Finalizers = nil }).settle().quiet()
 	if f.s.Get(state.KeyOf(ns)) != nil {
-		t.Error("without finalizers it stays")
+		t.Error("the namespace without finalizers is not removed")
 	}
 }
 
-// An event expires after its last occurrence, whatever time a client writes into it.
+// An event expires after its last occurrence. Times in the future do not keep it longer.
 func TestAnEventExpiresByItsLastOccurrence(t *testing.T) {
 	f := newFleet(t)
 	made, later, before := metav1.NewTime(f.now), f.now.Add(10*365*24*time.Hour), f.now.Add(-time.Hour)
@@ -476,13 +477,13 @@ func TestAnEventExpiresByItsLastOccurrence(t *testing.T) {
 		return names
 	}
 	if f.pass(23 * time.Hour); len(left()) != 5 {
-		t.Errorf("after 23 h there are %v", left())
+		t.Errorf("after 23 h %v remain", left())
 	}
 	if f.pass(time.Hour + eventGrid); fmt.Sprint(left()) != "[again]" {
-		t.Errorf("after 24 h there are %v", left())
+		t.Errorf("after 24 h %v remain", left())
 	}
 	if f.pass(12 * time.Hour); len(left()) != 0 {
-		t.Errorf("at last there are %v", left())
+		t.Errorf("at the end %v remain", left())
 	}
 }
 

@@ -17,9 +17,9 @@ import (
 
 var jobKind = batchv1.SchemeGroupVersion.WithKind("Job")
 
-// A run is the work on one Job. As in Kubernetes, a pod has a finalizer until it is counted, and is
-// counted in the transaction that removes it. So each pod counts exactly once, whoever deletes it
-// and whenever the hub stops.
+// A run is the work on one Job. As in Kubernetes, a pod has a finalizer until it is counted. The
+// transaction that counts the pod also removes the finalizer. So each pod counts exactly once, even
+// if a user deletes it or the hub stops.
 type run struct {
 	*pass
 	key  state.Key
@@ -30,14 +30,14 @@ type run struct {
 	next time.Time
 
 	terminating, uncounted int32
-	failed, succeeded      []*corev1.Pod // counted in this pass
+	failed, succeeded      []*corev1.Pod // the pods that this pass counts
 	done, lost             indexes
-	verdict                *batchv1.JobCondition // how it ends: SuccessCriteriaMet or FailureTarget
+	verdict                *batchv1.JobCondition // how the Job ends: SuccessCriteriaMet or FailureTarget
 	tell                   func(state.Change) state.Change
 }
 
 // job creates and deletes the pods of a Job, and updates its status. It counts the pods of a large
-// Job at intervals only, but applies a change of its spec at once.
+// Job only at intervals, but applies a change of its spec at once.
 func (p *pass) job(k state.Key, orphans []state.Object, turn bool) {
 	was, ok := p.s.Get(k).(*batchv1.Job)
 	if !ok || p.born[k] {
@@ -98,7 +98,7 @@ func (p *pass) expire(j *batchv1.Job) {
 	p.removeObject(j, fmt.Sprintf("delete job %s: it ended %d s ago", state.Display(j), *ttl))
 }
 
-// untrackAll removes the finalizers of a Job's pods, since nothing will count them.
+// untrackAll removes the finalizers of a Job's pods that will not be counted any more.
 func (p *pass) untrackAll(j *batchv1.Job) {
 	var held []*corev1.Pod
 	for o := range p.s.Owned(j.UID, state.Pods) {
@@ -191,7 +191,7 @@ func (r *run) count() {
 		r.untrack(pod)
 	}
 	if r.indexed() {
-		r.done.below(*r.job.Spec.Completions) // indexes above a reduced number of completions are not needed
+		r.done.below(*r.job.Spec.Completions) // after completions was reduced, higher indexes are not needed
 		r.lost.below(*r.job.Spec.Completions)
 		st.Succeeded = r.done.len()
 		st.CompletedIndexes = r.done.String()
@@ -208,13 +208,13 @@ func (r *run) indexed() bool {
 		r.job.Spec.Completions != nil
 }
 
-// index returns a pod's completion index; false: it has none.
+// index returns a pod's completion index; ok is false if it has none.
 func (r *run) index(pod *corev1.Pod) (i int32, ok bool) {
 	n, err := strconv.ParseUint(pod.Annotations[batchv1.JobCompletionIndexAnnotation], 10, 31)
 	return int32(n), err == nil
 }
 
-// fail records why the Job fails; the first reason stands.
+// fail records why the Job fails. It keeps the first reason.
 func (r *run) fail(reason, message string) {
 	if r.verdict == nil {
 		r.verdict = &batchv1.JobCondition{Type: batchv1.JobFailureTarget, Reason: reason, Message: message}
@@ -227,7 +227,7 @@ func (r *run) succeed(reason, message string) {
 	}
 }
 
-// decideEnd decides whether the Job ends. An earlier decision stands.
+// decideEnd decides whether the Job ends. It keeps an earlier decision.
 func (r *run) decideEnd() {
 	spec, st := &r.job.Spec, &r.job.Status
 	for _, t := range []batchv1.JobConditionType{batchv1.JobFailureTarget, batchv1.JobSuccessCriteriaMet} {
@@ -267,8 +267,8 @@ func (r *run) decideEnd() {
 	}
 }
 
-// deadline returns when the Job has run for too long. If it passed while the hub could not receive
-// reports, devices get a grace period first: the pods may have finished in time.
+// deadline returns when activeDeadlineSeconds ends. If that was while the hub could not receive
+// reports, devices get a grace period first, because the pods may have finished in time.
 func (r *run) deadline() time.Time {
 	began := r.job.Status.StartTime.Time
 	at := began.Add(time.Duration(*r.job.Spec.ActiveDeadlineSeconds) * time.Second)
@@ -277,8 +277,8 @@ func (r *run) deadline() time.Time {
 	}
 	for _, pod := range slices.Concat(r.live, r.succeeded) {
 		if n := r.s.Node(pod.Spec.NodeName); n != nil {
-			if heard := r.Silence.UnseenUntil(r.s, n); heard.After(at) {
-				at = heard
+			if reported := r.Silence.UnseenUntil(r.s, n); reported.After(at) {
+				at = reported
 			}
 		}
 	}
@@ -359,7 +359,7 @@ func (r *run) suspension() {
 	}
 }
 
-// finish ends the Job once no pod runs any more.
+// finish ends the Job once all of its pods have stopped.
 func (r *run) finish(v *batchv1.JobCondition) {
 	end := batchv1.JobCondition{Type: batchv1.JobFailed, Reason: v.Reason, Message: v.Message}
 	if v.Type == batchv1.JobSuccessCriteriaMet {

@@ -39,12 +39,12 @@ func (f *fleet) job() *batchv1.Job {
 	f.t.Helper()
 	j, _ := f.s.Get(taskKey).(*batchv1.Job)
 	if j == nil {
-		f.t.Fatal("the job is gone")
+		f.t.Fatal("the job is removed")
 	}
 	return j
 }
 
-// end ends the oldest n running pods with a code, or those of the given indexes.
+// end ends the oldest n running pods, or the pods of the given indexes, with an exit code.
 func (f *fleet) end(n int, code int32, index ...int) *fleet {
 	f.t.Helper()
 	for _, pod := range f.livePods() {
@@ -65,7 +65,7 @@ func (f *fleet) end(n int, code int32, index ...int) *fleet {
 		})
 	}
 	if n > 0 {
-		f.t.Fatalf("%d pods too few are there", n)
+		f.t.Fatalf("there are %d pods too few to end", n)
 	}
 	return f.settle().quiet()
 }
@@ -90,7 +90,7 @@ func (f *fleet) tally() string {
 func (f *fleet) is(want string) *fleet {
 	f.t.Helper()
 	if got := f.tally(); got != want {
-		f.t.Errorf("%s; wants %s", got, want)
+		f.t.Errorf("the job has %s, want %s", got, want)
 	}
 	return f
 }
@@ -107,7 +107,7 @@ func TestAJobRunsToItsEnd(t *testing.T) {
 	f.end(2, 0).is("0 active, 5 succeeded, 0 failed, Complete CompletionsReached")
 	for pod := range f.s.Pods("") {
 		if len(pod.Finalizers) > 0 {
-			t.Errorf("%s is held by %v", pod.Name, pod.Finalizers)
+			t.Errorf("%s still has the finalizers %v", pod.Name, pod.Finalizers)
 		}
 	}
 	if j := f.job(); j.Status.CompletionTime == nil || state.JobCondition(j, batchv1.JobSuccessCriteriaMet) == nil {
@@ -116,7 +116,7 @@ func TestAJobRunsToItsEnd(t *testing.T) {
 	f.pass(24 * time.Hour).is("0 active, 5 succeeded, 0 failed, Complete CompletionsReached")
 }
 
-// Failed pods are retried after 10 s, 20 s and so on up to the limit, and not in between.
+// Failed pods are retried after 10 s, 20 s and so on up to the limit, and not earlier.
 func TestAFailingJobBacksOff(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.BackoffLimit = new(int32(3)) })).settle().quiet()
 	for i, wait := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
@@ -126,11 +126,11 @@ func TestAFailingJobBacksOff(t *testing.T) {
 	}
 	f.end(1, 3).is("0 active, 0 succeeded, 4 failed, Failed BackoffLimitExceeded")
 	if n := len(f.pods()); n != 4 {
-		t.Errorf("%d pods are there: they tell why", n)
+		t.Errorf("%d failed pods remain, want 4", n)
 	}
 }
 
-// Only a success resets the back-off, not a pod that runs for long before it fails.
+// A pod that runs for a long time before it fails does not reset the back-off; a success does.
 func TestOnlyASuccessResetsAJobsBackOff(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.Completions = new(int32(2)) })).settle().quiet()
 	for i, wait := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
@@ -141,8 +141,7 @@ func TestOnlyASuccessResetsAJobsBackOff(t *testing.T) {
 	f.end(1, 0).is("1 active, 1 succeeded, 3 failed").end(1, 3).pass(10 * time.Second).is("1 active, 1 succeeded, 4 failed")
 }
 
-// A Job that runs for months on devices that are off each night gets its pod back quickly each
-// time.
+// A Job that runs for months on devices that are off each night soon gets a new pod each time.
 func TestAnEvictedJobIsRetriedSoon(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.BackoffLimit = new(int32(99)) })).settle()
 	for i := range 20 {
@@ -155,8 +154,8 @@ func TestAnEvictedJobIsRetriedSoon(t *testing.T) {
 	}
 }
 
-// A pod that is lost with its node counts once and is replaced with the same back-off, whatever the
-// failure policy ignores.
+// A pod that is lost with its node counts once and is replaced after the same back-off, even if the
+// failure policy ignores it.
 func TestEvictedPodsOfAJobBackOff(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) {
 		s.PodReplacementPolicy = new(batchv1.Failed)
@@ -192,17 +191,17 @@ func TestADeletedPodOfAJobCountsOnce(t *testing.T) {
 	}
 	f.pass(10 * time.Second).is("1 active, 0 succeeded, 1 failed")
 
-	waits := f.livePods()[0] // without a node, only the Job can remove its finalizer
+	waits := f.livePods()[0] // without a device, only the Job removes the pod's finalizer
 	c, _ = state.Delete(waits, f.now, nil, "")
 	f.apply(c)
 	f.settle().quiet().is("0 active, 0 succeeded, 2 failed")
 	if f.s.Pod("default", waits.Name) != nil {
-		t.Error("it is still there")
+		t.Error("the pod is not removed")
 	}
 }
 
-// A Job that replaces pods only after their end does not wait for one on an out-of-service node,
-// whether the taint comes before or after the deletion.
+// A Job that replaces pods only after they have ended does not wait for a pod on an out-of-service
+// node. The taint may come before or after the deletion.
 func TestAJobContinuesWithoutAnOutOfServiceNode(t *testing.T) {
 	out := func(f *fleet, _ *corev1.Pod) {
 		f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, func(o state.Object) {
@@ -228,7 +227,7 @@ func TestAJobContinuesWithoutAnOutOfServiceNode(t *testing.T) {
 				step(f, pod)
 			}
 			if f.is("0 active, 0 succeeded, 1 failed"); f.s.Pod("default", pod.Name) != nil {
-				t.Error("it is still there")
+				t.Error("the pod is not removed")
 			}
 			f.pass(10 * time.Second).is("1 active, 0 succeeded, 1 failed")
 		})
@@ -294,7 +293,7 @@ func TestALimitForEachIndex(t *testing.T) {
 	}
 }
 
-// The failures of an index count after its pods are gone, however long ago. A failure that the
+// The failures of an index count after its pods are removed, even much later. A failure that the
 // policy ignores does not count while its pod exists.
 func TestFailuresOfAnIndexOutliveItsPods(t *testing.T) {
 	limited := func(s *batchv1.JobSpec) { s.BackoffLimitPerIndex, s.BackoffLimit = new(int32(2)), new(int32(1<<31-1)) }
@@ -302,7 +301,7 @@ func TestFailuresOfAnIndexOutliveItsPods(t *testing.T) {
 	for i, want := range []string{"2 active, 0 succeeded, 1 failed", "2 active, 0 succeeded, 2 failed", "1 active, 0 succeeded, 3 failed, failed 0"} {
 		pod := f.livePods()[slices.IndexFunc(f.livePods(), func(p *corev1.Pod) bool { return p.Annotations[batchv1.JobCompletionIndexAnnotation] == "0" })]
 		if got := pod.Annotations[batchv1.JobIndexFailureCountAnnotation]; got != fmt.Sprint(i) {
-			t.Errorf("pod %d says that its index has failed %s times", i, got)
+			t.Errorf("pod %d is annotated with %s failures of its index", i, got)
 		}
 		f.edit(state.KeyOf(pod), func(o state.Object) { o.(*corev1.Pod).Spec.NodeName = "pi-1" }).settle()
 		c, _ := state.Delete(f.s.Pod("default", pod.Name), f.now, nil, "")
@@ -319,13 +318,13 @@ func TestFailuresOfAnIndexOutliveItsPods(t *testing.T) {
 	for range 2 {
 		f.end(1, 42, 0).pass(time.Hour).is("1 active, 0 succeeded, 0 failed")
 		if got := f.livePods()[0].Annotations[batchv1.JobIndexFailureCountAnnotation]; got != "0" {
-			t.Errorf("what is ignored counts: %s", got)
+			t.Errorf("an ignored failure counts: %s", got)
 		}
 	}
 	f.end(1, 1, 0).is("0 active, 0 succeeded, 1 failed, failed 0, Failed FailedIndexes")
 	f.remove(taskKey).settle().quiet()
 	for l := range f.s.All(state.Losses, "") {
-		t.Errorf("%s is left", l.GetName())
+		t.Errorf("%s remains", l.GetName())
 	}
 }
 
@@ -349,7 +348,7 @@ func TestARuleEndsAJob(t *testing.T) {
 	}
 }
 
-// A failed Job ends only when none of its pods runs any more.
+// A failed Job ends only when all of its pods have stopped.
 func TestADeadlineEndsAJob(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) {
 		s.ActiveDeadlineSeconds, s.TTLSecondsAfterFinished = new(int64(60)), new(int32(30))
@@ -361,12 +360,12 @@ func TestADeadlineEndsAJob(t *testing.T) {
 	if c := state.JobCondition(f.job(), batchv1.JobFailureTarget); c == nil || c.Reason != "DeadlineExceeded" {
 		t.Errorf("%+v", f.job().Status)
 	}
-	f.pass(time.Hour).is("0 active, 0 succeeded, 1 failed") // its device is silent
+	f.pass(time.Hour).is("0 active, 0 succeeded, 1 failed") // the pod's device is silent
 	f.remove(state.KeyOf(pod)).settle().quiet().is("0 active, 0 succeeded, 1 failed, Failed DeadlineExceeded")
 	f.pass(29 * time.Second)
 	f.job()
 	if f.pass(time.Second); f.s.Get(taskKey) != nil {
-		t.Error("it exists after its TTL")
+		t.Error("the job exists after its TTL")
 	}
 }
 
@@ -382,12 +381,12 @@ func TestAJobIsSuspendedAndResumed(t *testing.T) {
 		t.Errorf("%+v", f.job().Status.Conditions)
 	}
 	suspend(false)
-	f.pass(59 * time.Second).is("1 active, 0 succeeded, 0 failed") // its deadline starts again
+	f.pass(59 * time.Second).is("1 active, 0 succeeded, 0 failed") // the deadline starts again
 	f.end(1, 0).is("0 active, 1 succeeded, 0 failed, Complete CompletionsReached")
 }
 
-// A finished Job with an external controller is deleted after its ttlSecondsAfterFinished. Nothing
-// else of it changes.
+// A finished Job with an external controller is deleted after its ttlSecondsAfterFinished. The hub
+// changes nothing else of it.
 func TestAnExternallyManagedJobExpires(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -398,7 +397,7 @@ func TestAnExternallyManagedJobExpires(t *testing.T) {
 		{"a Job that is complete", batchv1.JobComplete, new(int32(60)), 0},
 		{"a Job that has failed", batchv1.JobFailed, new(int32(60)), 0},
 		{"a Job that is suspended", batchv1.JobSuspended, new(int32(60)), 1},
-		{"a Job without an end to its memory", batchv1.JobComplete, nil, 1},
+		{"a Job without ttlSecondsAfterFinished", batchv1.JobComplete, nil, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t).put(aJob(func(s *batchv1.JobSpec) {
@@ -408,11 +407,11 @@ func TestAnExternallyManagedJobExpires(t *testing.T) {
 				o.(*batchv1.Job).Status.Conditions = []batchv1.JobCondition{{Type: c.end, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(f.now)}}
 			}).pass(59 * time.Second)
 			if n := len(f.jobs()); n != 1 || len(f.pods()) != 0 {
-				t.Errorf("before its time there are %d, and pods %v", n, f.pods())
+				t.Errorf("before the TTL there are %d Jobs and the pods %v", n, f.pods())
 			}
 			f.pass(time.Second)
 			if n := len(f.jobs()); n != c.left {
-				t.Errorf("%d are left, want %d", n, c.left)
+				t.Errorf("%d Jobs remain, want %d", n, c.left)
 			}
 		})
 	}
@@ -434,7 +433,7 @@ func TestADeletedJobReleasesItsPods(t *testing.T) {
 		}
 		f.settle().quiet()
 		if f.s.Get(taskKey) != nil {
-			t.Fatal("the job is still there")
+			t.Fatal("the job is not removed")
 		}
 		n := 0
 		for pod := range f.s.Pods("") {
@@ -443,23 +442,23 @@ func TestADeletedJobReleasesItsPods(t *testing.T) {
 				t.Errorf("orphan=%v: %s: %v %v", orphan, pod.Name, pod.Finalizers, pod.OwnerReferences)
 			}
 		}
-		if want := map[bool]int{false: 1, true: 3}[orphan]; n != want { // the running one has to stop first
-			t.Errorf("orphan=%v: %d pods are left", orphan, n)
+		if want := map[bool]int{false: 1, true: 3}[orphan]; n != want { // the running pod has to stop first
+			t.Errorf("orphan=%v: %d pods remain", orphan, n)
 		}
 	}
 }
 
-// A Job whose deadline passed while the hub could not receive reports is judged after its devices
-// have had time to report.
+// If the deadline of a Job passed while the hub could not receive reports, the Job fails only after
+// its devices have had time to report.
 func TestAJobIsLateOnlyAfterItsDevicesReport(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		does func(*fleet)
 		want batchv1.JobConditionType
 	}{
-		{"its pod had succeeded", func(f *fleet) { f.pass(10*time.Second).end(1, 0) }, batchv1.JobComplete},
-		{"its pod still runs", func(f *fleet) { f.pass(40 * time.Second).run("pi-1").settle() }, batchv1.JobFailed},
-		{"too early to say", func(f *fleet) { f.pass(39 * time.Second) }, ""},
+		{"the pod reports that it succeeded in time", func(f *fleet) { f.pass(10*time.Second).end(1, 0) }, batchv1.JobComplete},
+		{"the pod reports that it runs", func(f *fleet) { f.pass(40 * time.Second).run("pi-1").settle() }, batchv1.JobFailed},
+		{"the device may still report", func(f *fleet) { f.pass(39 * time.Second) }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t)
@@ -474,35 +473,35 @@ func TestAJobIsLateOnlyAfterItsDevicesReport(t *testing.T) {
 				got = end.Type
 			}
 			if got != c.want {
-				t.Errorf("it ended %q, wants %q: %+v", got, c.want, f.job().Status.Conditions)
+				t.Errorf("the job ends with %q, want %q: %+v", got, c.want, f.job().Status.Conditions)
 			}
 		})
 	}
 }
 
-// A Job adopts matching pods, and releases others.
+// A Job adopts matching pods, and releases pods that no longer match.
 func TestAJobAdoptsAndReleasesPods(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob()).settle()
 	k := state.KeyOf(f.livePods()[0])
 	f.edit(k, func(o state.Object) { o.SetOwnerReferences(nil) }).settle().quiet()
 	if p := f.s.Pod("default", k.Name); metav1.GetControllerOf(p) == nil || len(f.livePods()) != 1 {
-		t.Errorf("not adopted: %+v", p.ObjectMeta)
+		t.Errorf("the pod is not adopted: %+v", p.ObjectMeta)
 	}
 	f.edit(k, func(o state.Object) { o.SetLabels(nil) }).settle().quiet()
 	if p := f.s.Pod("default", k.Name); metav1.GetControllerOf(p) != nil || len(p.Finalizers) > 0 || len(f.livePods()) != 2 {
-		t.Errorf("not let go and replaced: %+v", p.ObjectMeta)
+		t.Errorf("the pod is not released and replaced: %+v", p.ObjectMeta)
 	}
 }
 
 func TestIndexesAreWrittenAsKubernetesDoes(t *testing.T) {
 	for _, c := range [][2]string{{"", ""}, {"0", "0"}, {"1,2", "1,2"}, {"1-2", "1,2"}, {"0,1,2,5,7,8", "0-2,5,7,8"}, {"3-1,x,4", "4"}, {"5,1", "5"}, {"0-999999999", ""}} {
 		if got := parseIndexes(c[0]).String(); got != c[1] {
-			t.Errorf("%q: %q, wants %q", c[0], got, c[1])
+			t.Errorf("%q: %q, want %q", c[0], got, c[1])
 		}
 	}
 }
 
-// A Job without defaults, from a restored database, does not panic.
+// A Job without defaults, as in a restored database, causes no panic.
 func TestAJobWithoutDefaultsIsDecided(t *testing.T) {
 	newFleet(t).put(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "task", Namespace: "default"}}, &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "default"}}).settle()
 }
@@ -539,30 +538,30 @@ func (f *fleet) deleteJob() *fleet {
 	return f.settle()
 }
 
-// A force-deleted pod counts and goes, despite its Job's finalizer.
-func TestAForceDeletedPodOfAJobIsGone(t *testing.T) {
+// A force-deleted pod counts and is removed, despite its Job's finalizer.
+func TestAForceDeletedPodOfAJobIsRemoved(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob()).settle().run("pi-1").settle()
 	pod := f.livePods()[0]
 	c, _ := state.Delete(pod, f.now, new(int64(0)), "")
 	f.apply(c)
 	f.settle().quiet()
 	if f.s.Pod(pod.Namespace, pod.Name) != nil {
-		t.Error("it waits for a report that may never come")
+		t.Error("the force-deleted pod waits for its device")
 	}
 	f.is("0 active, 0 succeeded, 1 failed").pass(time.Minute).is("1 active, 0 succeeded, 1 failed")
 	f.run("pi-1").settle()
-	pod = f.livePods()[0] // by its Job, which goes at the same time
+	pod = f.livePods()[0] // the Job and its pod are deleted at the same time
 	f.edit(taskKey, func(o state.Object) { o.(*batchv1.Job).Spec.Suspend = new(true) }).settle()
 	c, _ = state.Delete(f.s.Pod(pod.Namespace, pod.Name), f.now, new(int64(0)), "")
 	f.apply(c)
 	if f.settle().quiet(); len(f.pods()) != 0 {
-		t.Errorf("pods %v are left", f.pods())
+		t.Errorf("pods %v remain", f.pods())
 	}
 }
 
-// The same holds when the Job waits for the end of its pods, as with a podFailurePolicy, and for a
-// pod that was evicted long ago from a silent device.
-func TestAForceDeletedPodOfAWaitingJobIsGone(t *testing.T) {
+// A force-deleted pod is also removed if the Job waits for the end of its pods, as with a
+// podFailurePolicy, and if the pod was evicted long ago from a silent device.
+func TestAForceDeletedPodOfAWaitingJobIsRemoved(t *testing.T) {
 	for _, policy := range []batchv1.PodReplacementPolicy{batchv1.TerminatingOrFailed, batchv1.Failed} {
 		for _, before := range []bool{false, true} {
 			t.Run(fmt.Sprint(policy, " evicted before ", before), func(t *testing.T) {
@@ -578,7 +577,7 @@ func TestAForceDeletedPodOfAWaitingJobIsGone(t *testing.T) {
 				}
 				f.settle().quiet()
 				if f.s.Pod(pod.Namespace, pod.Name) != nil {
-					t.Error("it waits for a report that may never come")
+					t.Error("the force-deleted pod waits for its device")
 				}
 				f.pass(time.Minute).is("1 active, 0 succeeded, 1 failed")
 			})
@@ -586,7 +585,7 @@ func TestAForceDeletedPodOfAWaitingJobIsGone(t *testing.T) {
 	}
 }
 
-// stopped reports that the terminating pods have stopped.
+// stopped reports for all devices that the terminating pods have stopped.
 func (f *fleet) stopped() *fleet {
 	for p := range f.s.Pods("") {
 		if p.DeletionTimestamp != nil {
@@ -605,7 +604,7 @@ func (f *fleet) byHand(cron string) *fleet {
 	return f.put(job).settle()
 }
 
-// A CronJob gets one event for each end of its Jobs, in Kubernetes' words.
+// A CronJob gets one event for each end of a Job, in Kubernetes' words.
 func TestACronJobHasEventsForItsJobs(t *testing.T) {
 	forbid := func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent }
 	for _, c := range []struct {
@@ -614,25 +613,25 @@ func TestACronJobHasEventsForItsJobs(t *testing.T) {
 		does func(*fleet)
 		want []string
 	}{
-		{"one that has ended", nil, func(f *fleet) { f.pass(15*time.Minute).end(1, 0) },
+		{"a Job that has ended", nil, func(f *fleet) { f.pass(15*time.Minute).end(1, 0) },
 			[]string{"SuccessfulCreate Created job nightly-", "SawCompletedJob Saw completed job: nightly-"}},
-		{"a start that waits for the last Job, each once", forbid, func(f *fleet) {
+		{"one event for each start that waits for the last Job", forbid, func(f *fleet) {
 			f.pass(15 * time.Minute).run("pi-1").pass(10 * time.Minute).settle().pass(5 * time.Minute).pass(5 * time.Minute)
 		}, []string{"SuccessfulCreate Created job nightly-",
 			"JobAlreadyActive Not starting job because prior execution is running and concurrency policy is Forbid",
 			"JobAlreadyActive Not starting job because prior execution is running and concurrency policy is Forbid"}},
-		{"and is then created", forbid, func(f *fleet) { f.pass(25*time.Minute).end(1, 0) },
+		{"a start that waits for the last Job, which ends", forbid, func(f *fleet) { f.pass(25*time.Minute).end(1, 0) },
 			[]string{"SuccessfulCreate Created job nightly-", "JobAlreadyActive Not starting job", "SuccessfulCreate Created job nightly-", "SawCompletedJob Saw completed job: nightly-"}},
-		{"one that a user created", nil, func(f *fleet) { f.settle().byHand("nightly").settle() },
+		{"a Job that a user created", nil, func(f *fleet) { f.settle().byHand("nightly").settle() },
 			[]string{"UnexpectedJob Saw a job that the controller did not create or forgot: "}},
-		{"one that a user deleted", nil, func(f *fleet) {
+		{"a Job that a user deleted", nil, func(f *fleet) {
 			f.pass(15 * time.Minute)
 			for j := range state.Each[*batchv1.Job](f.s, state.Jobs, "default") {
 				f.remove(state.KeyOf(j))
 			}
 			f.settle()
 		}, []string{"SuccessfulCreate Created job nightly-", "MissingJob Active job went missing: nightly-"}},
-		{"one replaces another", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent }, func(f *fleet) { f.pass(25 * time.Minute) },
+		{"a Job that replaces another", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent }, func(f *fleet) { f.pass(25 * time.Minute) },
 			[]string{"SuccessfulCreate Created job nightly-", "SuccessfulDelete Deleted job nightly-", "SuccessfulCreate Created job nightly-"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -644,7 +643,7 @@ func TestACronJobHasEventsForItsJobs(t *testing.T) {
 			c.does(f)
 			f.settle().quiet()
 			var got []string
-			for _, x := range f.told {
+			for _, x := range f.changes {
 				if x.Source == "cronjob-controller" {
 					if about := cmp.Or(x.About, x.Object); state.KindOf(about) != state.CronJobs {
 						t.Errorf("%s is about %s", x.Reason, state.KeyOf(about))
@@ -666,38 +665,38 @@ func TestACronJobStartsItsJobs(t *testing.T) {
 		does func(*fleet)
 		want string
 	}{
-		{"each in its time", nil, func(f *fleet) { f.pass(25 * time.Minute) }, "[12:10 12:20]"},
+		{"each Job when it is due", nil, func(f *fleet) { f.pass(25 * time.Minute) }, "[12:10 12:20]"},
 		{"none while suspended", func(s *batchv1.CronJobSpec) { s.Suspend = new(true) }, func(f *fleet) { f.pass(time.Hour) }, "[]"},
-		{"one for all missed starts", nil, func(f *fleet) { f.settle().now = start.Add(10 * time.Hour); f.settle() }, "[22:00]"},
-		{"none that it is too late for", func(s *batchv1.CronJobSpec) { s.StartingDeadlineSeconds = new(int64(60)) },
+		{"one Job for all missed starts", nil, func(f *fleet) { f.settle().now = start.Add(10 * time.Hour); f.settle() }, "[22:00]"},
+		{"none after its starting deadline", func(s *batchv1.CronJobSpec) { s.StartingDeadlineSeconds = new(int64(60)) },
 			func(f *fleet) { f.settle().now = start.Add(15 * time.Minute); f.settle() }, "[]"},
-		{"not while one runs", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
+		{"Forbid: none while a Job runs", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
 			func(f *fleet) { f.pass(35 * time.Minute) }, "[12:10]"},
-		{"late, when that one has ended", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
+		{"Forbid: late, after the running Job has ended", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
 			func(f *fleet) { f.pass(35*time.Minute).end(1, 0) }, "[12:10 12:30]"},
-		{"in its place", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent },
+		{"Replace: a new Job replaces the running one", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent },
 			func(f *fleet) { f.pass(35 * time.Minute) }, "[12:30]"},
-		{"not while one is being deleted and its pods have not stopped", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
+		{"Forbid: none while the pods of a deleted Job stop", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
 			func(f *fleet) { f.pass(15 * time.Minute).deleteJob().pass(20 * time.Minute) }, "[12:10]"},
-		{"late, when they have", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
+		{"Forbid: late, after the pods of a deleted Job have stopped", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
 			func(f *fleet) { f.pass(15 * time.Minute).deleteJob().pass(20 * time.Minute).stopped() }, "[12:30]"},
-		{"despite a manually started job", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
+		{"Forbid: a manually started Job does not block", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ForbidConcurrent },
 			func(f *fleet) { f.settle().byHand("nightly").pass(15 * time.Minute) }, "[00:00 12:10]"},
-		{"not replacing a manually started job", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent },
+		{"Replace: a manually started Job is not replaced", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent },
 			func(f *fleet) { f.settle().byHand("nightly").pass(25 * time.Minute) }, "[00:00 12:20]"},
-		{"in its time zone", func(s *batchv1.CronJobSpec) { s.Schedule, s.TimeZone = "0 15 * * *", new("Europe/Oslo") },
+		{"in the CronJob's time zone", func(s *batchv1.CronJobSpec) { s.Schedule, s.TimeZone = "0 15 * * *", new("Europe/Oslo") },
 			func(f *fleet) { f.pass(3 * time.Hour) }, "[15:00]"},
-		{"each interval after the last start, whatever else happens", func(s *batchv1.CronJobSpec) { s.Schedule, s.ConcurrencyPolicy = "@every 1h", batchv1.ForbidConcurrent }, func(f *fleet) {
+		{"an interval counts from the last start", func(s *batchv1.CronJobSpec) { s.Schedule, s.ConcurrencyPolicy = "@every 1h", batchv1.ForbidConcurrent }, func(f *fleet) {
 			f.pass(time.Hour)
 			for range 3 {
 				f.pass(50*time.Minute).end(1, 0).pass(10 * time.Minute)
 			}
 		}, "[13:00 14:00 15:00 16:00]"},
-		{"an interval later than that it is not too late for", func(s *batchv1.CronJobSpec) { s.Schedule, s.StartingDeadlineSeconds = "@every 1h", new(int64(60)) },
+		{"a late start of an interval within its starting deadline", func(s *batchv1.CronJobSpec) { s.Schedule, s.StartingDeadlineSeconds = "@every 1h", new(int64(60)) },
 			func(f *fleet) { f.pass(130 * time.Minute) }, "[13:00 14:00]"},
-		{"not after the starting deadline of an interval", func(s *batchv1.CronJobSpec) { s.Schedule, s.StartingDeadlineSeconds = "@every 1h", new(int64(60)) },
+		{"none after the starting deadline of an interval", func(s *batchv1.CronJobSpec) { s.Schedule, s.StartingDeadlineSeconds = "@every 1h", new(int64(60)) },
 			func(f *fleet) { f.settle().now = start.Add(90 * time.Minute); f.settle().pass(30 * time.Minute) }, "[14:00]"},
-		{"three that succeeded are kept", nil, func(f *fleet) {
+		{"three successful Jobs are kept", nil, func(f *fleet) {
 			for range 6 {
 				f.pass(10*time.Minute).end(1, 0)
 			}
@@ -712,13 +711,13 @@ func TestACronJobStartsItsJobs(t *testing.T) {
 			c.does(f)
 			f.quiet()
 			if got := fmt.Sprint(f.jobs()); got != c.want {
-				t.Errorf("%s, wants %s", got, c.want)
+				t.Errorf("jobs %s, want %s", got, c.want)
 			}
 		})
 	}
 }
 
-// A deleted Job is not started again for the same minute.
+// A Job that a user deletes is not started again for the same minute.
 func TestAStartIsNotRepeated(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aCronJob("*/10 * * * *")).pass(10 * time.Minute)
 	for j := range state.Each[*batchv1.Job](f.s, state.Jobs, "default") {
@@ -730,7 +729,7 @@ func TestAStartIsNotRepeated(t *testing.T) {
 	}
 }
 
-// The last missed start is found quickly, however long the pause was.
+// The last missed start is found quickly, however long the hub was down.
 func TestTheLastMissedStartIsFound(t *testing.T) {
 	p := &pass{now: time.Date(2026, 2, 15, 9, 30, 30, 0, time.UTC)}
 	for schedule, want := range map[string]string{
@@ -744,13 +743,13 @@ func TestTheLastMissedStartIsFound(t *testing.T) {
 			t.Fatal(err)
 		}
 		if at, _ := p.dueAt(c, s); at.Format("2006-01-02 15:04") != want {
-			t.Errorf("%s: %s, wants %s", schedule, at, want)
+			t.Errorf("%s: %s, want %s", schedule, at, want)
 		}
 	}
 }
 
-// A Job without labels gets those of its pods, by which clients list it.
-func TestAJobWithoutLabelsHasThoseOfItsPods(t *testing.T) {
+// A Job without labels gets its pods' labels, because clients list Jobs by them.
+func TestAJobWithoutLabelsGetsItsPodsLabels(t *testing.T) {
 	bare, labelled := aJob(), aJob()
 	bare.Name, bare.Labels, bare.Spec.Template.Labels = "bare", nil, map[string]string{"app": "kiosk"}
 	labelled.Name, labelled.Labels = "labelled", map[string]string{"own": "yes"}
@@ -759,10 +758,10 @@ func TestAJobWithoutLabelsHasThoseOfItsPods(t *testing.T) {
 		return f.s.Get(state.Key{Kind: state.Jobs, Namespace: "default", Name: name}).(*batchv1.Job)
 	}
 	if l := job("bare").Labels; l["app"] != "kiosk" || l[batchv1.JobNameLabel] != "bare" || l["job-name"] != "bare" || l[batchv1.ControllerUidLabel] != string(job("bare").UID) {
-		t.Errorf("labels of a job without: %v", l)
+		t.Errorf("a job without labels gets the labels %v", l)
 	}
 	if l := job("labelled").Labels; len(l) != 1 {
-		t.Errorf("labels of a job with its own: %v", l)
+		t.Errorf("a job with labels gets the labels %v", l)
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 )
 
 // hasFailed reports whether a pod counts as failed. A terminating pod counts at once, unless its
-// replacement has to wait for its end. No device reports the end of a force-deleted pod.
+// replacement must wait until it has stopped. A force-deleted pod always counts at once, because no
+// device reports its end.
 func (r *run) hasFailed(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodFailed {
 		return true
@@ -62,8 +63,8 @@ func failures(pod *corev1.Pod) int32 {
 	return int32(n)
 }
 
-// strikes stores the number of failures since the last success and its time by the hub's clock, for
-// the back-off of the next pod.
+// strikes stores the number of failures since the last success, and the time of the newest by the
+// hub's clock. Both set the back-off of the next pod.
 func (r *run) strikes() {
 	for _, pod := range slices.Concat(r.failed, r.succeeded) {
 		k := r.lossKey(pod)
@@ -85,7 +86,7 @@ func (r *run) strikes() {
 		l.Count, l.Last, l.Failed = l.Count+1, metav1.NewMicroTime(r.now), l.Failed || failedItself(pod)
 		if action, _, _ := r.failurePolicy(pod); r.job.Spec.BackoffLimitPerIndex != nil &&
 			action != batchv1.PodFailurePolicyActionIgnore {
-			l.Failures = max(l.Failures, failures(pod)+1) // the pod may be gone before its index has another
+			l.Failures = max(l.Failures, failures(pod)+1) // this pod may be removed before its index gets another one
 		}
 		r.do(state.Put(l, ""))
 	}
@@ -108,12 +109,12 @@ func (r *run) indexKey(index string) state.Key {
 	return k
 }
 
-// jobBackoff returns the back-off after a number of failures: 10 s, doubling to 10 min.
+// jobBackoff returns the back-off after a number of failures: 10 s, doubled up to 10 min.
 func jobBackoff(strikes int) time.Duration {
 	return doubled(10*time.Second, max(strikes, 1)-1, 10*time.Minute)
 }
 
-// backoffEnd returns until when failed pods are not replaced.
+// backoffEnd returns when the failed pods may be replaced.
 func (r *run) backoffEnd(index string) time.Time {
 	l, _ := r.s.Get(r.indexKey(index)).(*state.Backoff)
 	if l == nil {
@@ -139,7 +140,7 @@ func (r *run) restarted() bool {
 	return limit == 0 && n > 0 || limit > 0 && n >= limit
 }
 
-// applySuccessPolicy ends the Job with success when its success policy says so.
+// applySuccessPolicy ends the Job as successful if a rule of its success policy matches.
 func (r *run) applySuccessPolicy() {
 	if r.job.Spec.SuccessPolicy == nil {
 		return

@@ -14,8 +14,8 @@ import (
 )
 
 // FuzzJobs changes Jobs at random. After each step a full recomputation changes nothing, each
-// success counts exactly once whoever deletes its pod, no more pods run than wanted, and no pod of
-// a finished Job has a finalizer.
+// success counts exactly once even if its pod is deleted, no Job has more active pods than its
+// parallelism, and no pod of a finished Job has a finalizer.
 func FuzzJobs(f *testing.F) {
 	for seed := range uint64(60) {
 		f.Add(seed)
@@ -24,7 +24,7 @@ func FuzzJobs(f *testing.F) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		fl := newFleet(t).put(node("pi-1"))
 		fl.d = Decider{FinishedPods: 20}
-		done := map[types.UID]int32{} // succeeded pods, counted independently
+		done := map[types.UID]int32{} // succeeded pods, counted independently of the decider
 		for range 80 {
 			disturbJobs(fl, r, done)
 			fl.settle().quiet()
@@ -37,7 +37,7 @@ func FuzzJobs(f *testing.F) {
 			for pod := range fl.s.Pods("") {
 				ref := metav1.GetControllerOf(pod)
 				if tracked(pod) && (ref == nil || fl.s.ByUID(ref.UID) == nil) {
-					t.Fatalf("seed %d: %s has a useless finalizer", seed, pod.Name)
+					t.Fatalf("seed %d: %s has the finalizer of a job that has ended", seed, pod.Name)
 				}
 			}
 		}
@@ -71,13 +71,13 @@ func holdJob(t *testing.T, seed uint64, f *fleet, j *batchv1.Job, done map[types
 	st := j.Status
 	switch {
 	case live > *j.Spec.Parallelism || st.Active != live:
-		t.Fatalf("seed %d: %d pods run of %s, %d are asked for, it says %d", seed, live, j.Name, *j.Spec.Parallelism, st.Active)
+		t.Fatalf("seed %d: %d pods of %s are active, want at most %d; its status says %d", seed, live, j.Name, *j.Spec.Parallelism, st.Active)
 	case *j.Spec.CompletionMode == batchv1.NonIndexedCompletion && st.Succeeded != done[j.UID]:
-		t.Fatalf("seed %d: %d pods of %s have succeeded, it says %d", seed, done[j.UID], j.Name, st.Succeeded)
+		t.Fatalf("seed %d: %d pods of %s have succeeded, but its status says %d", seed, done[j.UID], j.Name, st.Succeeded)
 	case state.JobCondition(j, batchv1.JobComplete) != nil && st.Succeeded < *j.Spec.Completions && j.Spec.SuccessPolicy == nil:
-		t.Fatalf("seed %d: %s is complete with %d of %d", seed, j.Name, st.Succeeded, *j.Spec.Completions)
-	case st.Failed > *j.Spec.BackoffLimit+4: // as many may run at once
-		t.Fatalf("seed %d: %d pods of %s have failed, %d may", seed, st.Failed, j.Name, *j.Spec.BackoffLimit)
+		t.Fatalf("seed %d: %s is complete with %d of %d completions", seed, j.Name, st.Succeeded, *j.Spec.Completions)
+	case st.Failed > *j.Spec.BackoffLimit+4: // so many pods may fail at the same time
+		t.Fatalf("seed %d: %d pods of %s have failed, with a back-off limit of %d", seed, st.Failed, j.Name, *j.Spec.BackoffLimit)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// tracked reports whether a pod is not counted yet.
+// tracked reports whether a pod has the finalizer of pods that are not counted yet.
 func tracked(pod *corev1.Pod) bool {
 	return slices.Contains(pod.Finalizers, batchv1.JobTrackingFinalizer)
 }
@@ -36,8 +36,8 @@ func (p *pass) untrack(pod *corev1.Pod) {
 	p.do(state.Put(left, ""))
 }
 
-// untracked removes the finalizer of a pod whose Job is gone, and returns the pod, or nil if it is
-// gone too.
+// untracked removes the finalizer of a pod whose Job is removed. It returns the pod, or nil if this
+// removes the pod too.
 func (p *pass) untracked(o state.Object) state.Object {
 	pod, ok := o.(*corev1.Pod)
 	if !ok || !tracked(pod) {
@@ -52,7 +52,7 @@ func (p *pass) untracked(o state.Object) state.Object {
 	return p.s.Get(state.KeyOf(pod))
 }
 
-// stop deletes pods; failed says whether they count as failed.
+// stop deletes pods. failed says whether they count as failed.
 func (r *run) stop(pods []*corev1.Pod, because string, failed bool) {
 	for _, pod := range pods {
 		if !failed {
@@ -128,7 +128,7 @@ func (r *run) start() {
 	}
 }
 
-// full reports whether a quota has no room for another pod.
+// full reports whether a quota refuses another pod.
 func (r *run) full() bool {
 	if !r.counted(r.was.Namespace) {
 		return false
@@ -140,7 +140,7 @@ func (r *run) full() bool {
 	return why != ""
 }
 
-// stopDuplicates stops all pods of an index but the oldest, and the pods of indexes that are not
+// stopDuplicates stops all pods of an index except the oldest, and the pods of indexes that are not
 // needed.
 func (r *run) stopDuplicates() {
 	if !r.indexed() {
@@ -227,10 +227,11 @@ func (r *run) launch(pod *corev1.Pod) {
 	r.live = append(r.live, pod)
 }
 
-// jobFailedCreate is a condition that Kubernetes lacks: it repeats an event instead.
+// jobFailedCreate is a condition that Kubernetes lacks; its Job controller repeats an event
+// instead.
 const jobFailedCreate batchv1.JobConditionType = failedCreate
 
-// refuse records why pods may not be created; "": they may.
+// refuse records why pods may not be created; "" if they may.
 func (r *run) refuse(why string) {
 	conditions := &r.job.Status.Conditions
 	at := slices.IndexFunc(*conditions, func(c batchv1.JobCondition) bool { return c.Type == jobFailedCreate })
@@ -249,7 +250,7 @@ func (r *run) refuse(why string) {
 	}
 }
 
-// indexes are completion indexes.
+// indexes is a set of completion indexes.
 type indexes map[int32]bool
 
 // parseIndexes parses indexes in the form of a Job's status: "1,3-5". It skips parts that are not
@@ -282,7 +283,7 @@ func (x indexes) add(i int32)      { x[i] = true }
 func (x indexes) has(i int32) bool { return x[i] }
 func (x indexes) len() int32       { return int32(len(x)) }
 
-// below removes the indexes from end on.
+// below removes the indexes that are not below end.
 func (x indexes) below(end int32) {
 	maps.DeleteFunc(x, func(i int32, _ bool) bool { return i >= end })
 }

@@ -16,7 +16,7 @@ import (
 // that are easily confused.
 const nameAlphabet = "bcdfghjklmnpqrstvwxz2456789"
 
-// maxBase leaves room for five more characters in a name of 63.
+// maxBase leaves room for five more characters in a label of 63.
 const maxBase = 58
 
 // freeName returns an unused name: base and five characters derived from the owner, the snapshot's
@@ -40,7 +40,7 @@ func (p *pass) freeName(kind state.Kind, namespace, base string, owner types.UID
 		if p.given == nil {
 			p.given = map[state.Key]bool{}
 		}
-		p.given[k] = true // not in the snapshot yet
+		p.given[k] = true // the snapshot does not have the name yet
 		p.named++
 		return k.Name
 	}
@@ -49,15 +49,15 @@ func (p *pass) freeName(kind state.Kind, namespace, base string, owner types.UID
 // maxName is the length limit of a name.
 const maxName = 253
 
-// hashed returns the name of an object that belongs to a template's hash.
+// hashed returns a name of base and a template's hash.
 func hashed(base, hash string) string { return cut(base, maxName-1-len(hash)) + "-" + hash }
 
-// cut shortens a name to which a suffix is added. The result never ends in a dot.
+// cut shortens a name so that a suffix of room characters fits. The result never ends in a dot.
 func cut(base string, room int) string {
 	return strings.TrimRight(base[:min(len(base), room)], ".")
 }
 
-// mixBits spreads the last bits of a sum over all bits (the finalizer of MurmurHash3), so that
+// mixBits spreads the last bits of a hash over all bits (the finalizer of MurmurHash3), so that
 // consecutive counters yield different names.
 func mixBits(h uint64) uint64 {
 	h = (h ^ h>>33) * 0xff51afd7ed558ccd

@@ -13,15 +13,15 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Whatever a workload's name is, the names of all objects created for it are valid, so that they
-// can be read, changed and deleted.
+// The names of all objects that a workload creates are valid, whatever its own name is. Clients
+// could not read or change an object with an invalid name.
 func TestCreatedObjectsHaveValidNames(t *testing.T) {
 	for name, called := range map[string]string{
-		"short":                           "kiosk",
-		"dots":                            "kiosk.north.example",
-		"the longest name":                strings.Repeat("k", 253),
-		"a dot where pods' names are cut": strings.Repeat("k", maxBase-2) + "." + strings.Repeat("k", 30),
-		"a dot where sets' names are cut": strings.Repeat("k", 180) + strings.Repeat(".k", 36),
+		"short":                               "kiosk",
+		"dots":                                "kiosk.north.example",
+		"the longest name":                    strings.Repeat("k", 253),
+		"a dot where the pods' names are cut": strings.Repeat("k", maxBase-2) + "." + strings.Repeat("k", 30),
+		"a dot where the ReplicaSets' names are cut": strings.Repeat("k", 180) + strings.Repeat(".k", 36),
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, ds, rs := deployment(2), daemonSet(), replicaSet(called, 1)
@@ -42,14 +42,14 @@ func TestCreatedObjectsHaveValidNames(t *testing.T) {
 				}
 			}
 			if made[state.Pods] < 2+2+1+2 || made[state.ReplicaSets] != 2 || made[state.ControllerRevisions] != 1 {
-				t.Errorf("made are %v", made)
+				t.Errorf("the created objects are %v", made)
 			}
 			for _, pod := range f.livePods() {
 				if h := pod.Spec.Hostname; h != "" && len(validation.IsDNS1123Label(h)) > 0 {
-					t.Errorf("%s is called %q on its network", pod.Name, h)
+					t.Errorf("%s has the invalid host name %q", pod.Name, h)
 				}
 				if at := pod.Annotations[batchv1.JobCompletionIndexAnnotation]; at != "" && called == "kiosk" && pod.Spec.Hostname != "kiosk-"+at {
-					t.Errorf("%s is called %q on its network", pod.Name, pod.Spec.Hostname)
+					t.Errorf("%s has the invalid host name %q", pod.Name, pod.Spec.Hostname)
 				}
 			}
 			hash := map[string]bool{}

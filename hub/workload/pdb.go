@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// budget counts how many pods of a PodDisruptionBudget may be evicted now. turn: it was deferred
-// until now.
+// budget counts how many pods of a PodDisruptionBudget may be evicted now. turn says that the call
+// was deferred until now.
 func (p *pass) budget(k state.Key, turn bool) {
 	b, ok := p.s.Get(k).(*policyv1.PodDisruptionBudget)
 	if !ok {

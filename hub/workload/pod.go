@@ -36,7 +36,7 @@ func (p *pass) newPod(owner state.Object, kind gvk, t *corev1.PodTemplateSpec) *
 	return pod
 }
 
-// admitted fills in the defaults of a new pod. refused has checked its template before.
+// admitted fills in the defaults of a new pod. The caller has checked its template with refused.
 func (p *pass) admitted(pod *corev1.Pod) *corev1.Pod {
 	_ = p.admit(pod)
 	return pod
@@ -50,16 +50,16 @@ func (p *pass) admit(pod *corev1.Pod) error {
 		return nil
 	}
 	err := p.Complete(pod, p.s)
-	if p.Admit != nil && err == nil { // derived fields, such as the quality of service
+	if p.Admit != nil && err == nil { // sets derived fields, such as the quality of service
 		pod.Status.QOSClass = ""
 		p.Admit(pod)
 	}
 	return err
 }
 
-// refused returns why a workload's pod may not be created, in Kubernetes' words; "": it may. The
+// refused returns why a workload's pod may not be created, in Kubernetes' words; "" if it may. The
 // answer changes with the template, the labels of the namespace or a restart of the hub, and each
-// causes a new check. It may also change with other objects, so it is checked again at intervals
+// of them causes a new check. Other objects may change it too, so it is checked again at intervals
 // (see retryAt).
 func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
 	pod := &corev1.Pod{
@@ -86,8 +86,8 @@ func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
 	return ""
 }
 
-// charge makes quotas count a created object for the rest of the pass. The plan contains each quota
-// once, at the end.
+// charge makes the quotas count a created object for the rest of the pass. The plan gets each quota
+// once, at the end of the pass.
 func (p *pass) charge(o state.Object) {
 	if p.Charge == nil {
 		return
@@ -99,7 +99,8 @@ func (p *pass) charge(o state.Object) {
 	p.s, _ = state.Apply(p.s, changes)
 }
 
-// counted reports whether a quota counts the pods of a namespace, so that each needs its own check.
+// counted reports whether a quota counts the pods of a namespace. Then each new pod needs its own
+// check.
 func (p *pass) counted(namespace string) bool {
 	if p.Charge != nil {
 		for range p.s.Quotas(namespace) {
@@ -110,7 +111,7 @@ func (p *pass) counted(namespace string) bool {
 }
 
 // retryAt returns when to check again whether refused pods may be created: after 10 s, then after
-// as long as the refusal has lasted, at most 10 min.
+// an interval as long as the refusal has lasted, at most 10 min.
 func (p *pass) retryAt(since metav1.Time) time.Time {
 	return p.now.Add(min(max(p.now.Sub(since.Time), 10*time.Second), 10*time.Minute))
 }
@@ -119,8 +120,8 @@ func forbidden(owner state.Object, why string) string {
 	return fmt.Sprintf("pods %q is forbidden: %s", owner.GetName()+"-", why)
 }
 
-// active reports whether a pod counts for its workload. A finished or terminating pod does not, so
-// it is replaced at once.
+// active reports whether a pod counts for its workload. A finished or terminating pod does not
+// count, so it is replaced at once.
 func active(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && !state.Terminated(pod) }
 
 func ready(pod *corev1.Pod) bool {
@@ -128,8 +129,8 @@ func ready(pod *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// availableAt returns when a ready pod becomes available: minReadySeconds after it became ready;
-// zero: it is not ready.
+// availableAt returns when a ready pod becomes available: minReadySeconds after it became ready. It
+// is zero if the pod is not ready.
 func availableAt(pod *corev1.Pod, minReadySeconds int32) time.Time {
 	if !ready(pod) {
 		return time.Time{}
@@ -137,8 +138,8 @@ func availableAt(pod *corev1.Pod, minReadySeconds int32) time.Time {
 	return state.PodCondition(pod, corev1.PodReady).LastTransitionTime.Add(time.Duration(minReadySeconds) * time.Second)
 }
 
-// available reports whether a pod has been ready for long enough. Otherwise next is set to the time
-// when it will be.
+// available reports whether a pod has been ready for minReadySeconds. If the pod only needs more
+// time, next is set to that moment.
 func (p *pass) available(pod *corev1.Pod, minReadySeconds int32, next *time.Time) bool {
 	if !ready(pod) || minReadySeconds == 0 {
 		return ready(pod)

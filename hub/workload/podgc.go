@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// node handles the pods of a node that is gone, has returned, or was put out of service.
+// node handles the pods of a node that was deleted, has returned, or was put out of service.
 func (p *pass) node(k state.Key) {
 	n := p.s.Node(k.Name)
 	var pods []*corev1.Pod
@@ -34,11 +34,12 @@ func (p *pass) node(k state.Key) {
 
 const (
 	nodeNotFound = "NodeNotFound"
-	nodeAffinity = "NodeAffinity" // the kubelet's reason
+	nodeAffinity = "NodeAffinity" // the same reason as the kubelet's
 )
 
 // checkOwnNode handles a pod that was created with a nodeName and has not started. No scheduler has
-// checked whether the node exists and the pod may run there. It emits a warning, or fails the pod.
+// checked whether the node exists and allows the pod. checkOwnNode emits a warning, or fails the
+// pod.
 func (p *pass) checkOwnNode(pod *corev1.Pod) {
 	c := state.PodCondition(pod, corev1.PodScheduled)
 	if pod.Spec.NodeName == "" || !active(pod) || pod.Status.StartTime != nil || pod.Status.Phase == corev1.PodRunning ||
@@ -68,7 +69,7 @@ func (p *pass) checkOwnNode(pod *corev1.Pod) {
 }
 
 // abandon removes a terminating pod from an out-of-service node, and reports whether it did. A pod
-// with finalizers, such as a Job's, is marked Failed, since no device will report it.
+// with a finalizer, such as a Job's, is marked Failed, since no device will report it.
 func (p *pass) abandon(pod *corev1.Pod) bool {
 	n := p.s.Node(pod.Spec.NodeName)
 	switch why := "its node " + pod.Spec.NodeName + " is out of service"; {
@@ -86,8 +87,8 @@ func (p *pass) abandon(pod *corev1.Pod) bool {
 	return true
 }
 
-// outOfService reports whether a node is not ready and has the out-of-service taint, so that its
-// pods need not be waited for.
+// outOfService reports whether a node is not ready and has the out-of-service taint. Then the hub
+// does not wait for its pods to stop.
 func outOfService(n *corev1.Node) bool {
 	return state.ReadyOf(n) != corev1.ConditionTrue &&
 		slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
@@ -104,7 +105,7 @@ func (p *pass) quarantine(pod *corev1.Pod) {
 }
 
 // lost removes a pod whose quarantine is over, unless its node has returned. An unfinished pod is
-// marked Failed first, since it may have been running.
+// marked Failed first, because it may have been running.
 func (p *pass) lost(k state.Key) {
 	pod := p.s.Pod(k.Namespace, k.Name)
 	if pod == nil || pod.Spec.NodeName == "" || p.s.Node(pod.Spec.NodeName) != nil {
@@ -135,8 +136,8 @@ func (p *pass) lost(k state.Key) {
 	}
 }
 
-// finishedGrid is the interval of counting finished pods, if any has finished. It is Kubernetes'
-// interval of 20 s.
+// finishedGrid is the interval of counting finished pods, if any pod has finished. Kubernetes'
+// interval is also 20 s.
 const finishedGrid = 20 * time.Second
 
 func (p *pass) wakeFinished() {
@@ -145,8 +146,8 @@ func (p *pass) wakeFinished() {
 	}
 }
 
-// trimFinished removes finished pods beyond the limit: those that a device evicted first, then the
-// oldest.
+// trimFinished removes finished pods beyond the limit, the pods that a device evicted first, then
+// the oldest.
 func (p *pass) trimFinished() {
 	if p.FinishedPods <= 0 {
 		return

@@ -76,7 +76,7 @@ func (r *rollout) failure(sets []*appsv1.ReplicaSet) {
 }
 
 // unreachable sets a condition, which Kubernetes lacks, while a Recreate rollout waits for pods on
-// devices that do not answer.
+// unreachable devices.
 func (r *rollout) unreachable() {
 	const t = appsv1.DeploymentConditionType(state.PodUnreachable)
 	text := ""
@@ -103,8 +103,8 @@ func (r *rollout) complete() bool {
 // replicaSetRefused is Kubernetes' reason for a rollout whose ReplicaSet may not be created.
 const replicaSetRefused = "ReplicaSetCreateError"
 
-// progress updates the condition Progressing: True while the rollout progresses and when it is
-// complete, False once nothing has changed for the deadline.
+// progress updates the condition Progressing. It is True while the rollout progresses and when it
+// is complete, False once nothing has changed for the deadline.
 func (r *rollout) progress(was *appsv1.DeploymentStatus, complete bool) {
 	const done, late = "NewReplicaSetAvailable", "ProgressDeadlineExceeded"
 	c, st := r.condition(appsv1.DeploymentProgressing), &r.d.Status
@@ -123,7 +123,7 @@ func (r *rollout) progress(was *appsv1.DeploymentStatus, complete bool) {
 	}
 	const succeeded = " has successfully progressed."
 	if c != nil && c.Reason == done && c.Message == subject+succeeded && st.Replicas == st.UpdatedReplicas && !complete {
-		return // a pod that fails after completion does not undo it
+		return // a pod that fails after the completion does not change the condition
 	}
 	moved := st.UpdatedReplicas > was.UpdatedReplicas ||
 		st.Replicas-st.UpdatedReplicas < was.Replicas-was.UpdatedReplicas ||
@@ -149,13 +149,13 @@ func (r *rollout) progress(was *appsv1.DeploymentStatus, complete bool) {
 	}
 }
 
-// deadline returns when a rollout without progress is late. If it passed while the hub could not
+// deadline returns when a rollout without progress is late. If that was while the hub could not
 // receive reports, devices get a grace period first.
 func (r *rollout) deadline(c *appsv1.DeploymentCondition) time.Time {
 	at := c.LastUpdateTime.Add(time.Duration(*r.d.Spec.ProgressDeadlineSeconds) * time.Second)
 	listening := r.s.Listening()
-	if heard := listening.Add(r.Silence.Grace); c.LastUpdateTime.Time.Before(listening) && heard.After(at) {
-		return heard
+	if reported := listening.Add(r.Silence.Grace); c.LastUpdateTime.Time.Before(listening) && reported.After(at) {
+		return reported
 	}
 	return at
 }

@@ -11,17 +11,18 @@ import (
 )
 
 // Quotas updates the usage in the status of ResourceQuotas. It runs before the workloads, so that
-// they never trust the status of a restored database.
+// they never rely on the status of a restored database.
 //
-// Creating an object raises the usage in the same transaction (package admission), so that no two
-// objects get the same room. This decider lowers it after deletions, and corrects it. In a large
-// namespace it counts everything only at intervals, and subtracts what was freed in between.
+// Package admission raises the usage in the transaction that creates an object, so two objects
+// cannot use the same remaining amount. This decider lowers the usage after deletions, and corrects
+// it. In a large namespace it counts all objects only at intervals, and subtracts freed usage in
+// between.
 type Quotas struct{}
 
 // A freed is an object before and after a change that may lower a quota's usage.
 type freed struct{ old, next state.Object }
 
-// Touches returns the quotas of the namespace for every object that may be counted.
+// Touches returns the quotas of the namespace for every object that a quota may count.
 func (Quotas) Touches(c state.Applied) []state.Subject {
 	q := quotasOf(c.Key.Namespace)
 	switch {
@@ -45,7 +46,7 @@ func sameQuota(old, next state.Object) bool {
 	return ok && also && was.UID == is.UID && equality.Semantic.DeepEqual(was.Spec, is.Spec)
 }
 
-// quotasOf is the subject for all quotas of a namespace.
+// quotasOf is the subject of all quotas of a namespace.
 func quotasOf(namespace string) state.Subject {
 	return state.About(state.Key{Kind: state.ResourceQuotas, Namespace: namespace})
 }
@@ -110,7 +111,8 @@ func (Quotas) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) 
 // chargeCosts is how many objects can be walked in the time that one pod's usage takes to compute.
 const chargeCosts = 10
 
-// podsIn returns how many pods a namespace has, up to the number that slows down walks.
+// podsIn returns how many pods a namespace has. It stops counting at the number that makes walks
+// slow.
 func podsIn(s state.Snapshot, namespace string) (n int) {
 	if s.Len(state.Pods) <= state.LargeSet/chargeCosts {
 		return 0

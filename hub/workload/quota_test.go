@@ -14,13 +14,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The status that is updated incrementally equals a full count.
+// The usage that is updated incrementally equals a full count.
 func TestQuotaUsageEqualsAFullCount(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	s := state.Empty("hub", now)
 	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "a"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
 		"pods": resource.MustParse("2"), "count/pods": resource.MustParse("9"), "requests.cpu": resource.MustParse("1"), "resourcequotas": resource.MustParse("5")}},
-		Status: corev1.ResourceQuotaStatus{Used: corev1.ResourceList{"pods": resource.MustParse("77")}}} // a wrong value, as in a restored database
+		Status: corev1.ResourceQuotaStatus{Used: corev1.ResourceList{"pods": resource.MustParse("77")}}} // a wrong value, for example of a restored database
 	pod := func(name string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")}}}}}}
@@ -36,7 +36,7 @@ func TestQuotaUsageEqualsAFullCount(t *testing.T) {
 		u := s.Get(state.KeyOf(q)).(*corev1.ResourceQuota).Status.Used
 		pods, all, cpu, quotas := u["pods"], u["count/pods"], u["requests.cpu"], u["resourcequotas"]
 		if got := fmt.Sprint(pods.String(), " ", all.String(), " ", cpu.String(), " ", quotas.String()); got != want {
-			t.Errorf("used are %s, want %s", got, want)
+			t.Errorf("the usage is %s, want %s", got, want)
 		}
 	}
 	step(now, "0 0 0 1", state.Put(q, ""))
@@ -44,22 +44,22 @@ func TestQuotaUsageEqualsAFullCount(t *testing.T) {
 	ended := pod("x")
 	ended.Status.Phase = corev1.PodFailed
 	step(now, "1 3 100m 1", state.Put(ended, ""))
-	step(now.Add(time.Minute), "1 3 100m 1") // no change: the alarm causes it
+	step(now.Add(time.Minute), "1 3 100m 1") // the alarm causes the recount
 	plan := Quotas{}.Decide(s, Quotas{}.Subjects(s), now)
 	if len(plan.Changes) > 0 || len(plan.Alarms) != 1 || !plan.Alarms[0].At.Equal(now.Add(20*time.Second+1)) {
-		t.Errorf("it wants %v and is woken %v", plan.Changes, plan.Alarms)
+		t.Errorf("the changes are %v, the alarms %v", plan.Changes, plan.Alarms)
 	}
 	if plan = (Quotas{}).Decide(s, Quotas{}.Subjects(s), plan.Alarms[0].At); len(plan.Changes) != 1 {
 		t.Errorf("a pod that should have stopped still counts: %v", plan.Changes)
 	}
 	end := now.Add(20 * time.Second)
 	if plan = (Quotas{}).Decide(s, Quotas{}.Subjects(s), end); len(plan.Alarms) != 1 || !plan.Alarms[0].At.Equal(end.Add(1)) {
-		t.Errorf("looked at in the moment it should have stopped, it still counts, and the quota is woken %v", plan.Alarms)
+		t.Errorf("at the deadline the pod still counts; the alarms are %v", plan.Alarms)
 	}
 	step(now, "0 1 0 1", state.Remove(leaving, ""), state.Remove(ended, ""))
 }
 
-// Freed usage is available at once but never overestimated. At intervals all usage is counted.
+// Freed usage may be used at once, but is never overestimated. At intervals all usage is counted.
 func TestALargeNamespaceIsCountedAtIntervals(t *testing.T) {
 	key := state.Key{Kind: state.ResourceQuotas, Namespace: "a", Name: "q"}
 	hard := corev1.ResourceList{"pods": resource.MustParse("1000"), "count/pods": resource.MustParse("1000"), "requests.cpu": resource.MustParse("100"), "configmaps": resource.MustParse("50")}
@@ -86,7 +86,7 @@ func TestALargeNamespaceIsCountedAtIntervals(t *testing.T) {
 			}
 			return turn
 		}
-		// do makes changes as the API does, which charges new objects.
+		// do applies changes and charges new objects, as the API does.
 		do := func(changes ...state.Change) {
 			for _, c := range changes {
 				if s.Get(state.KeyOf(c.Object)) == nil {
@@ -132,7 +132,7 @@ func TestALargeNamespaceIsCountedAtIntervals(t *testing.T) {
 				p.Status.Phase = corev1.PodSucceeded
 				do(state.Put(p, ""))
 			case n < 9:
-				p.Spec.Containers[0].Resources.Requests["cpu"] = resource.MustParse("1m") // resized
+				p.Spec.Containers[0].Resources.Requests["cpu"] = resource.MustParse("1m") // a resize of the pod
 				do(state.Put(p, ""))
 			default:
 				m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprint("m-", r.IntN(9))}}
@@ -151,23 +151,22 @@ func TestALargeNamespaceIsCountedAtIntervals(t *testing.T) {
 			now = now.Add(time.Duration(r.IntN(100)) * time.Millisecond)
 			if decide(nil) {
 				if st, _ := state.QuotaStatus(s, quota(), now); !equality.Semantic.DeepEqual(st, quota().Status) {
-					t.Fatalf("seed %d: when it has its turn it says %v, want %v", seed, quota().Status.Used, st.Used)
+					t.Fatalf("seed %d: after a full count the status is %v, want %v", seed, quota().Status.Used, st.Used)
 				}
 			}
 			exact, _ := state.QuotaStatus(s, quota(), now)
 			for name, is := range exact.Used {
 				if says := quota().Status.Used[name]; says.Cmp(is) < 0 {
-					t.Fatalf("seed %d: of %s %s are used, and it says %s", seed, name, is.String(), says.String())
+					t.Fatalf("seed %d: the usage of %s is %s, but the status says %s", seed, name, is.String(), says.String())
 				}
 			}
 		}
 		if turns < 20 || turns > counted/3 {
-			t.Errorf("seed %d: everything was counted %d times in %d changes", seed, turns, counted)
+			t.Errorf("seed %d: %d full counts in %d changes", seed, turns, counted)
 		}
 	}
 }
 
-// Freed usage of a large namespace is available at once.
 func TestFreedUsageOfALargeNamespaceIsAvailableAtOnce(t *testing.T) {
 	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "a"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("200")}}}
 	changes := []state.Change{state.Put(q, "")}
@@ -180,9 +179,9 @@ func TestFreedUsageOfALargeNamespaceIsAvailableAtOnce(t *testing.T) {
 	s, log = state.Apply(s, []state.Change{state.Remove(s.Pod("a", "p-7"), ""), state.Remove(s.Pod("a", "p-8"), "")})
 	plan = Quotas{}.Decide(s, state.Touched(Quotas{}.Touches, log), start.Add(100*time.Millisecond))
 	if len(plan.Changes) != 1 || len(plan.Alarms) != 1 || !plan.Alarms[0].At.Equal(start.Add(time.Second)) {
-		t.Fatalf("it wants %v and is woken %v", plan.Changes, plan.Alarms)
+		t.Fatalf("the changes are %v, the alarms %v", plan.Changes, plan.Alarms)
 	}
 	if used := plan.Changes[0].Object.(*corev1.ResourceQuota).Status.Used["pods"]; used.String() != "198" {
-		t.Errorf("%s are used", used.String())
+		t.Errorf("the usage is %s", used.String())
 	}
 }

@@ -20,7 +20,7 @@ import (
 
 var quotaKey = state.Key{Kind: state.ResourceQuotas, Namespace: "default", Name: "q"}
 
-// limited is a fleet whose namespace has a quota, with the API's rules.
+// limited returns a fleet with a quota in its namespace and with the API's rules.
 func limited(t *testing.T, pairs ...string) *fleet {
 	f := newFleet(t)
 	f.d.Complete, f.d.Charge = admission.Complete, admission.Charge
@@ -39,7 +39,7 @@ func amounts(pairs ...string) corev1.ResourceList {
 	return list
 }
 
-// raise changes the quota's limits. The status follows, as the earlier decider writes it.
+// raise changes the quota's limits in spec and status.
 func (f *fleet) raise(pairs ...string) {
 	f.edit(quotaKey, func(o state.Object) {
 		q := o.(*corev1.ResourceQuota)
@@ -57,7 +57,7 @@ func (f *fleet) within() *fleet {
 	for name, used := range want.Used {
 		says, hard := q.Status.Used[name], q.Spec.Hard[name]
 		if says.Cmp(used) != 0 || used.Cmp(hard) > 0 {
-			f.t.Errorf("of %s %s are used, the status says %s, the quota %s\n%s", name, used.String(), says.String(), hard.String(), strings.Join(f.log, "\n"))
+			f.t.Errorf("the usage of %s is %s, the status says %s, the limit is %s\n%s", name, used.String(), says.String(), hard.String(), strings.Join(f.log, "\n"))
 		}
 	}
 	return f
@@ -65,7 +65,7 @@ func (f *fleet) within() *fleet {
 
 // refusals returns the events about pods and claims that were not created.
 func (f *fleet) refusals() (all []string) {
-	for _, c := range f.told {
+	for _, c := range f.changes {
 		if c.Reason == failedCreate {
 			all = append(all, fmt.Sprintf("%s %s: %s", c.Source, state.KindOf(c.Object), c.Message))
 		}
@@ -82,13 +82,13 @@ func (f *fleet) claimNames() (names []string) {
 }
 
 // Each workload gets as many pods as the quota allows. There is one event, retries at growing
-// intervals, and the missing pods are created as soon as there is room.
+// intervals, and the missing pods are created as soon as the quota allows them.
 func TestAFullQuotaLimitsEveryWorkload(t *testing.T) {
 	three := new(int32(3))
 	for name, c := range map[string]struct {
 		workload state.Object
 		source   string
-		wait     time.Duration // until its first pod is created
+		wait     time.Duration // until the first pod is created
 	}{
 		"Deployment":            {deployment(3), "replicaset-controller replicasets", 0},
 		"ReplicationController": {&corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", Generation: 1}, Spec: corev1.ReplicationControllerSpec{Replicas: three, Selector: selector.MatchLabels, Template: new(template("kiosk:1"))}}, "replication-controller replicationcontrollers", 0},
@@ -114,31 +114,32 @@ func TestAFullQuotaLimitsEveryWorkload(t *testing.T) {
 			f.pass(2 * time.Hour).within()
 			// 10 s, 10 s, 20 s, 40 s … 10 min: about twenty passes with a few checks each.
 			if f.d.Complete = decided; passes < 5 || passes > 150 {
-				t.Errorf("it is tried %d times in two hours", passes)
+				t.Errorf("%d passes in two hours, want about twenty", passes)
 			}
-			told := f.refusals()
-			if len(told) != 1 || !strings.HasPrefix(told[0], c.source+": Error creating: pods ") ||
-				!strings.HasSuffix(told[0], "is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1") {
-				t.Errorf("got %q", told)
+			events := f.refusals()
+			if len(events) != 1 || !strings.HasPrefix(events[0], c.source+": Error creating: pods ") ||
+				!strings.HasSuffix(events[0], "is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1") {
+				t.Errorf("got %q", events)
 			}
 			f.raise("pods", "2")
 			if f.pass(10 * time.Minute).within(); len(f.pods()) != 2 {
-				t.Errorf("with room for another one there are %v", f.pods())
+				t.Errorf("with a quota for two pods there are %v", f.pods())
 			}
 			f.raise("pods", "10")
 			if f.pass(10 * time.Minute).within(); len(f.pods()) != 3 {
-				t.Errorf("with room for all there are %v", f.pods())
+				t.Errorf("with a quota for all pods there are %v", f.pods())
 			}
 			for o := range f.s.All(state.KindOf(c.workload), "default") {
 				if text := fmt.Sprint(o); strings.Contains(text, "ReplicaFailure") || strings.Contains(text, failedCreate) {
-					t.Errorf("it still says that it may not: %s", text)
+					t.Errorf("a condition still reports the refusal: %s", text)
 				}
 			}
 		})
 	}
 }
 
-// A StatefulSet's claims are counted and refused in the step that creates them, and its pods wait.
+// A StatefulSet's claims are counted and refused before its pods: the pods of refused claims are
+// not created.
 func TestAFullQuotaLimitsAStatefulSetsClaims(t *testing.T) {
 	of := func(size string, change ...func(*appsv1.StatefulSetSpec)) *appsv1.StatefulSet {
 		return aSet(3, append(change, func(s *appsv1.StatefulSetSpec) {
@@ -150,14 +151,14 @@ func TestAFullQuotaLimitsAStatefulSetsClaims(t *testing.T) {
 	for name, c := range map[string]struct {
 		hard, more []string
 		set        *appsv1.StatefulSet
-		refused    string // of the second
+		refused    string // the refusal of the second claim
 	}{
-		"their number":  {[]string{"persistentvolumeclaims", "1"}, []string{"persistentvolumeclaims", "3"}, of("1Gi"), "requested: persistentvolumeclaims=1, used: persistentvolumeclaims=1, limited: persistentvolumeclaims=1"},
-		"their storage": {[]string{"requests.storage", "3Gi"}, []string{"requests.storage", "6Gi"}, of("2Gi"), "requested: requests.storage=2Gi, used: requests.storage=2Gi, limited: requests.storage=3Gi"},
-		"all at once":   {[]string{"requests.storage", "3Gi"}, []string{"requests.storage", "6Gi"}, of("2Gi", parallel), "requested: requests.storage=2Gi, used: requests.storage=2Gi, limited: requests.storage=3Gi"},
-		"their number of a class": {[]string{"local.storageclass.storage.k8s.io/persistentvolumeclaims", "1"}, []string{"local.storageclass.storage.k8s.io/persistentvolumeclaims", "9"}, of("2Gi"),
+		"a quota of claims":                 {[]string{"persistentvolumeclaims", "1"}, []string{"persistentvolumeclaims", "3"}, of("1Gi"), "requested: persistentvolumeclaims=1, used: persistentvolumeclaims=1, limited: persistentvolumeclaims=1"},
+		"a quota of storage":                {[]string{"requests.storage", "3Gi"}, []string{"requests.storage", "6Gi"}, of("2Gi"), "requested: requests.storage=2Gi, used: requests.storage=2Gi, limited: requests.storage=3Gi"},
+		"a quota of storage, parallel pods": {[]string{"requests.storage", "3Gi"}, []string{"requests.storage", "6Gi"}, of("2Gi", parallel), "requested: requests.storage=2Gi, used: requests.storage=2Gi, limited: requests.storage=3Gi"},
+		"a quota of a class's claims": {[]string{"local.storageclass.storage.k8s.io/persistentvolumeclaims", "1"}, []string{"local.storageclass.storage.k8s.io/persistentvolumeclaims", "9"}, of("2Gi"),
 			"requested: local.storageclass.storage.k8s.io/persistentvolumeclaims=1, used: local.storageclass.storage.k8s.io/persistentvolumeclaims=1, limited: local.storageclass.storage.k8s.io/persistentvolumeclaims=1"},
-		"by the general name": {[]string{"count/persistentvolumeclaims", "1"}, []string{"count/persistentvolumeclaims", "4"}, of("2Gi"), "requested: count/persistentvolumeclaims=1, used: count/persistentvolumeclaims=1, limited: count/persistentvolumeclaims=1"},
+		"a quota by the name count/": {[]string{"count/persistentvolumeclaims", "1"}, []string{"count/persistentvolumeclaims", "4"}, of("2Gi"), "requested: count/persistentvolumeclaims=1, used: count/persistentvolumeclaims=1, limited: count/persistentvolumeclaims=1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := limited(t, c.hard...).put(c.set)
@@ -193,7 +194,7 @@ func TestAFullQuotaLimitsAStatefulSetsClaims(t *testing.T) {
 			}
 		})
 	}
-	t.Run("another has its claim from before", func(t *testing.T) {
+	t.Run("a pod with an existing claim is created", func(t *testing.T) {
 		kept := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data-db-2", Namespace: "default"}}
 		f := limited(t, "persistentvolumeclaims", "2").put(kept)
 		f.raise("persistentvolumeclaims", "2")
@@ -209,7 +210,7 @@ func TestAFullQuotaLimitsAStatefulSetsClaims(t *testing.T) {
 	})
 }
 
-// A missing claim of an existing pod is refused with an event too.
+// The refusal of a missing claim of an existing pod also causes an event.
 func TestAFullQuotaLimitsTheClaimOfAWaitingPod(t *testing.T) {
 	f := limited(t, "persistentvolumeclaims", "1").put(aSet(1, withClaims(keepClaims, keepClaims))).within().has("db-0")
 	f.raise("persistentvolumeclaims", "0")
@@ -225,7 +226,7 @@ func TestAFullQuotaLimitsTheClaimOfAWaitingPod(t *testing.T) {
 	}
 }
 
-// A quota with scopes counts exactly the workloads' pods that match all of them.
+// A quota with scopes counts exactly the pods that are in all of its scopes.
 func TestScopesOfAQuotaMatchWorkloadsPods(t *testing.T) {
 	selects := func(op corev1.ScopeSelectorOperator, values ...string) func(*corev1.ResourceQuota) {
 		return func(q *corev1.ResourceQuota) {
@@ -244,23 +245,23 @@ func TestScopesOfAQuotaMatchWorkloadsPods(t *testing.T) {
 		pod   func(*corev1.PodSpec)
 		held  bool
 	}{
-		"Terminating, of a Job with a deadline":    {scopes(corev1.ResourceQuotaScopeTerminating), ends, true},
-		"Terminating, of one without":              {scopes(corev1.ResourceQuotaScopeTerminating), nil, false},
-		"NotTerminating, of one without":           {scopes(corev1.ResourceQuotaScopeNotTerminating), nil, true},
-		"NotTerminating, of a Job with a deadline": {scopes(corev1.ResourceQuotaScopeNotTerminating), ends, false},
-		"BestEffort":                                 {scopes(corev1.ResourceQuotaScopeBestEffort), nil, true},
-		"BestEffort, with requests":                  {scopes(corev1.ResourceQuotaScopeBestEffort), asks, false},
-		"NotBestEffort":                              {scopes(corev1.ResourceQuotaScopeNotBestEffort), asks, true},
-		"NotBestEffort, without requests":            {scopes(corev1.ResourceQuotaScopeNotBestEffort), nil, false},
-		"two scopes, of which it is in one":          {scopes(corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopeTerminating), ends, false},
-		"PriorityClass in":                           {selects(corev1.ScopeSelectorOpIn, "low", "high"), high, true},
-		"PriorityClass in others":                    {selects(corev1.ScopeSelectorOpIn, "low"), high, false},
-		"PriorityClass not in":                       {selects(corev1.ScopeSelectorOpNotIn, "low"), high, true},
-		"PriorityClass not in, and it is":            {selects(corev1.ScopeSelectorOpNotIn, "high"), high, false},
-		"PriorityClass exists":                       {selects(corev1.ScopeSelectorOpExists), high, true},
-		"PriorityClass exists, without a class":      {selects(corev1.ScopeSelectorOpExists), nil, false},
-		"PriorityClass does not exist":               {selects(corev1.ScopeSelectorOpDoesNotExist), nil, true},
-		"PriorityClass does not exist, with a class": {selects(corev1.ScopeSelectorOpDoesNotExist), high, false},
+		"Terminating, of a Job with a deadline":       {scopes(corev1.ResourceQuotaScopeTerminating), ends, true},
+		"Terminating, of a Job without a deadline":    {scopes(corev1.ResourceQuotaScopeTerminating), nil, false},
+		"NotTerminating, of a Job without a deadline": {scopes(corev1.ResourceQuotaScopeNotTerminating), nil, true},
+		"NotTerminating, of a Job with a deadline":    {scopes(corev1.ResourceQuotaScopeNotTerminating), ends, false},
+		"BestEffort":                                          {scopes(corev1.ResourceQuotaScopeBestEffort), nil, true},
+		"BestEffort, with requests":                           {scopes(corev1.ResourceQuotaScopeBestEffort), asks, false},
+		"NotBestEffort":                                       {scopes(corev1.ResourceQuotaScopeNotBestEffort), asks, true},
+		"NotBestEffort, without requests":                     {scopes(corev1.ResourceQuotaScopeNotBestEffort), nil, false},
+		"two scopes, one of which has the pod":                {scopes(corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopeTerminating), ends, false},
+		"PriorityClass in a list with the pod's class":        {selects(corev1.ScopeSelectorOpIn, "low", "high"), high, true},
+		"PriorityClass in a list without the pod's class":     {selects(corev1.ScopeSelectorOpIn, "low"), high, false},
+		"PriorityClass not in a list without the pod's class": {selects(corev1.ScopeSelectorOpNotIn, "low"), high, true},
+		"PriorityClass not in a list with the pod's class":    {selects(corev1.ScopeSelectorOpNotIn, "high"), high, false},
+		"PriorityClass exists":                                {selects(corev1.ScopeSelectorOpExists), high, true},
+		"PriorityClass exists, without a class":               {selects(corev1.ScopeSelectorOpExists), nil, false},
+		"PriorityClass does not exist":                        {selects(corev1.ScopeSelectorOpDoesNotExist), nil, true},
+		"PriorityClass does not exist, with a class":          {selects(corev1.ScopeSelectorOpDoesNotExist), high, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := limited(t, "pods", "1")
@@ -283,7 +284,7 @@ func TestScopesOfAQuotaMatchWorkloadsPods(t *testing.T) {
 	}
 }
 
-// A claim that gets its class later counts for that class from then on.
+// A claim that gets its class later counts for the class from then on.
 func TestAClaimsClassIsCounted(t *testing.T) {
 	f := limited(t, "local.storageclass.storage.k8s.io/requests.storage", "9Gi")
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data", Namespace: "default"}}
@@ -294,36 +295,36 @@ func TestAClaimsClassIsCounted(t *testing.T) {
 		f.recent = nil
 		used := f.s.Get(quotaKey).(*corev1.ResourceQuota).Status.Used["local.storageclass.storage.k8s.io/requests.storage"]
 		if used.String() != want {
-			t.Errorf("%s are used, want %s", used.String(), want)
+			t.Errorf("the usage is %s, want %s", used.String(), want)
 		}
 		claim = claim.DeepCopy()
 		claim.Spec.StorageClassName = new("local")
 	}
 }
 
-// A quota of Jobs also limits CronJobs: a refused Job gets one event, and starts once there is
-// room, unless it is too late.
+// A quota of Jobs also limits CronJobs. A refused Job gets one event. It starts once the quota
+// allows it, unless that is too late.
 func TestAQuotaOfJobsLimitsCronJobs(t *testing.T) {
 	const jobs = "count/jobs.batch"
 	for _, c := range []struct {
-		name string
-		edit func(*batchv1.CronJobSpec)
-		does func(*fleet)
-		want string
-		told int
+		name   string
+		edit   func(*batchv1.CronJobSpec)
+		does   func(*fleet)
+		want   string
+		events int
 	}{
-		{"no more than it has room for", nil, func(f *fleet) { f.pass(45 * time.Minute) }, "[12:10 12:20]", 1},
-		{"the newest when there is room", nil, func(f *fleet) {
+		{"no more Jobs than the quota allows", nil, func(f *fleet) { f.pass(45 * time.Minute) }, "[12:10 12:20]", 1},
+		{"the newest missed Job once the quota allows it", nil, func(f *fleet) {
 			f.pass(45 * time.Minute)
 			f.raise(jobs, "3")
-			f.pass(6 * time.Minute) // retried every ten minutes in the end
+			f.pass(6 * time.Minute) // the last retries are ten minutes apart
 		}, "[12:10 12:20 12:50]", 1},
-		{"none that it is too late for", func(s *batchv1.CronJobSpec) { s.StartingDeadlineSeconds = new(int64(60)) }, func(f *fleet) {
+		{"none after its starting deadline", func(s *batchv1.CronJobSpec) { s.StartingDeadlineSeconds = new(int64(60)) }, func(f *fleet) {
 			f.pass(33 * time.Minute)
 			f.raise(jobs, "3")
 			f.pass(5 * time.Minute)
 		}, "[12:10 12:20]", 1},
-		{"one replaces another", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent }, func(f *fleet) {
+		{"a Job that replaces another", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = batchv1.ReplaceConcurrent }, func(f *fleet) {
 			f.raise(jobs, "1")
 			f.pass(21 * time.Minute)
 			f.raise(jobs, "1")
@@ -341,17 +342,18 @@ func TestAQuotaOfJobsLimitsCronJobs(t *testing.T) {
 			if got := fmt.Sprint(f.jobs()); got != c.want {
 				t.Errorf("jobs %s, want %s", got, c.want)
 			}
-			told := f.refusals()
-			if len(told) != c.told || !strings.HasPrefix(told[0], "cronjob-controller ") || !strings.Contains(told[0], `Error creating job: jobs.batch "nightly-`) ||
-				!strings.Contains(told[0], `is forbidden: exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=`) {
-				t.Errorf("got %q", told)
+			events := f.refusals()
+			if len(events) != c.events || !strings.HasPrefix(events[0], "cronjob-controller ") || !strings.Contains(events[0], `Error creating job: jobs.batch "nightly-`) ||
+				!strings.Contains(events[0], `is forbidden: exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=`) {
+				t.Errorf("got %q", events)
 			}
 		})
 	}
 }
 
-// A quota of ReplicaSets or ControllerRevisions limits rollouts: a template whose revision is
-// refused is not rolled out, existing pods stay, and the rollout continues once there is room.
+// A quota of ReplicaSets or ControllerRevisions limits rollouts. A template whose revision is
+// refused is not rolled out, existing pods stay, and the rollout continues once the quota allows
+// it.
 func TestAQuotaOfRevisionsLimitsRollouts(t *testing.T) {
 	const sets, revisions = "count/replicasets.apps", "count/controllerrevisions.apps"
 	deploy := func(edit func(*appsv1.DeploymentSpec)) state.Object {
@@ -368,7 +370,7 @@ func TestAQuotaOfRevisionsLimitsRollouts(t *testing.T) {
 		why      string
 	}{
 		"Deployment": {deploy(nil), sets, "deployment-controller ReplicaSetCreateError", `Failed to create new replica set "kiosk-`},
-		"Deployment that recreates": {deploy(func(s *appsv1.DeploymentSpec) {
+		"Deployment with the strategy Recreate": {deploy(func(s *appsv1.DeploymentSpec) {
 			s.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
 		}), sets, "deployment-controller ReplicaSetCreateError", `Failed to create new replica set "kiosk-`},
 		"Deployment without a deadline": {deploy(func(s *appsv1.DeploymentSpec) { s.ProgressDeadlineSeconds = nil }), sets,
@@ -388,27 +390,27 @@ func TestAQuotaOfRevisionsLimitsRollouts(t *testing.T) {
 			c.workload.SetGeneration(1)
 			f.put(c.workload).within()
 			if len(f.pods()) == 0 {
-				t.Fatal("no pods of the first version")
+				t.Fatal("there are no pods of the first version")
 			}
 			for range 3 {
 				f.run("pi-1", "pi-2", "pi-3").within()
 			}
-			f.told = nil
+			f.changes = nil
 			before := fmt.Sprint(f.pods())
 			retemplate("kiosk:2")
 			f.pass(time.Minute).run("pi-1", "pi-2", "pi-3").pass(2 * time.Hour).within()
-			if got := fmt.Sprint(f.pods()); !strings.HasSuffix(name, "recreates") && got != before {
+			if got := fmt.Sprint(f.pods()); !strings.HasSuffix(name, "Recreate") && got != before {
 				t.Errorf("pods %v, want %v", got, before)
 			}
-			var told []string
-			for _, x := range f.told {
+			var events []string
+			for _, x := range f.changes {
 				if x.Warn {
-					told = append(told, fmt.Sprintf("%s %s: %s", x.Source, x.Reason, x.Message))
+					events = append(events, fmt.Sprintf("%s %s: %s", x.Source, x.Reason, x.Message))
 				}
 			}
-			if len(told) != 1 || !strings.HasPrefix(told[0], c.source+": "+c.why) ||
-				!strings.Contains(told[0], fmt.Sprintf("is forbidden: exceeded quota: q, requested: %s=1, used: %s=1, limited: %s=1", c.counted, c.counted, c.counted)) {
-				t.Errorf("got %q", told)
+			if len(events) != 1 || !strings.HasPrefix(events[0], c.source+": "+c.why) ||
+				!strings.Contains(events[0], fmt.Sprintf("is forbidden: exceeded quota: q, requested: %s=1, used: %s=1, limited: %s=1", c.counted, c.counted, c.counted)) {
+				t.Errorf("got %q", events)
 			}
 			f.raise(string(c.counted), "2")
 			f.pass(10 * time.Minute)
@@ -426,15 +428,15 @@ func TestAQuotaOfRevisionsLimitsRollouts(t *testing.T) {
 			}
 			for o := range f.s.All(key.Kind, "default") {
 				if text := fmt.Sprint(o); strings.Contains(text, "ReplicaFailure") || strings.Contains(text, "CreateError") {
-					t.Errorf("it still says that it may not: %s", text)
+					t.Errorf("a condition still reports the refusal: %s", text)
 				}
 			}
 		})
 	}
 }
 
-// A node that joined while a DaemonSet's revision was refused gets its pod as soon as there is
-// room.
+// A node that joined while a DaemonSet's revision was refused gets its pod as soon as the quota
+// allows the revision.
 func TestANodeThatJoinedBeforeAQuotaAllowsTheRevisionGetsItsPod(t *testing.T) {
 	f := limited(t, "count/controllerrevisions.apps", "1").put(daemonSet()).settle().run()
 	f.edit(state.KeyOf(f.daemonSet()), func(o state.Object) {
@@ -443,7 +445,7 @@ func TestANodeThatJoinedBeforeAQuotaAllowsTheRevisionGetsItsPod(t *testing.T) {
 	})
 	f.pass(time.Minute).put(node("pi-4")).settle()
 	if got := f.pods(); len(got) != 3 {
-		t.Fatalf("pods %v, want those of before", got)
+		t.Fatalf("pods %v, want the pods of before", got)
 	}
 	f.raise("count/controllerrevisions.apps", "2")
 	f.edit(podKey(f.pods()[0]), func(o state.Object) { o.(*corev1.Pod).Status.Conditions = nil }).settle()
@@ -453,7 +455,7 @@ func TestANodeThatJoinedBeforeAQuotaAllowsTheRevisionGetsItsPod(t *testing.T) {
 	f.quiet()
 }
 
-// In a large fleet the nodes of a DaemonSet with a refused revision are checked at intervals only,
+// In a large fleet the nodes of a DaemonSet with a refused revision are checked only at intervals,
 // not at each change of its pods.
 func TestADaemonSetWithARefusedRevisionIsCheckedAtIntervals(t *testing.T) {
 	f := limited(t, "count/controllerrevisions.apps", "1")
@@ -472,9 +474,9 @@ func TestADaemonSetWithARefusedRevisionIsCheckedAtIntervals(t *testing.T) {
 		f.edit(podKey(name), func(o state.Object) { o.(*corev1.Pod).Status.Conditions = nil }).settle()
 	}
 	if f.daemonSet() != was {
-		t.Errorf("its nodes were walked at once: %+v", f.daemonSet().Status)
+		t.Errorf("the nodes are checked at once: %+v", f.daemonSet().Status)
 	}
 	if f.pass(5 * time.Second); f.daemonSet().Status.NumberReady != state.LargeSet+5 {
-		t.Errorf("its status is late: %+v", f.daemonSet().Status)
+		t.Errorf("the status is not updated at the interval: %+v", f.daemonSet().Status)
 	}
 }

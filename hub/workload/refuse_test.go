@@ -11,13 +11,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A workload creates no pod that its namespace forbids. There is one event, no polling, and the
-// pods are created once the namespace allows them.
+// A workload creates no pod that the namespace forbids. There is one event and no polling. The pods
+// are created once the namespace allows them.
 func TestRefusedPodsAreReportedAndCreatedOnceAllowed(t *testing.T) {
 	f := newFleet(t)
 	f.d.Refuse = func(pod *corev1.Pod, ns *corev1.Namespace) string {
 		if ns == nil || pod.Namespace != ns.Name || len(pod.Spec.Containers) == 0 {
-			t.Errorf("asks of %+v in %v", pod.ObjectMeta, ns)
+			t.Errorf("Refuse is called for %+v in %v", pod.ObjectMeta, ns)
 			return ""
 		}
 		if ns.Labels["level"] == "open" {
@@ -32,15 +32,15 @@ func TestRefusedPodsAreReportedAndCreatedOnceAllowed(t *testing.T) {
 	if got := f.pods(); len(got) != 0 {
 		t.Fatalf("pods %v, want none", got)
 	}
-	var told []string
-	for _, c := range f.told {
+	var messages []string
+	for _, c := range f.changes {
 		if c.Reason == failedCreate {
-			told = append(told, c.Source+": "+c.Message)
+			messages = append(messages, c.Source+": "+c.Message)
 		}
 	}
-	slices.Sort(told)
-	if len(told) != 2 || !strings.HasPrefix(told[0], "daemonset-controller: Error creating: pods ") || !strings.HasSuffix(told[1], "-\" is forbidden: the level is strict") {
-		t.Errorf("got %q", told)
+	slices.Sort(messages)
+	if len(messages) != 2 || !strings.HasPrefix(messages[0], "daemonset-controller: Error creating: pods ") || !strings.HasSuffix(messages[1], "-\" is forbidden: the level is strict") {
+		t.Errorf("got %q", messages)
 	}
 	failure := func() (all []string) {
 		for o := range f.s.All(state.Deployments, "") {
@@ -67,14 +67,15 @@ func TestRefusedPodsAreReportedAndCreatedOnceAllowed(t *testing.T) {
 	if got := failure(); len(got) != 0 {
 		t.Errorf("conditions %q, want none", got)
 	}
-	// Running pods stay when the level rises; missing ones are not created.
+	// Running pods stay when the level becomes stricter; missing pods are not created.
 	f.edit(state.Key{Kind: state.Namespaces, Name: "default"}, func(o state.Object) { o.SetLabels(map[string]string{"level": "strict"}) }).settle().quiet()
 	if got := f.pods(); len(got) != 3 {
 		t.Errorf("pods %v, want 3", got)
 	}
 }
 
-// The finalizers of a template are checked too: nobody might be able to remove them from its pods.
+// The finalizers of a template are checked too, because users could not remove an invalid one from
+// the pods.
 func TestTheFinalizersOfATemplateAreChecked(t *testing.T) {
 	f := newFleet(t)
 	f.d.Refuse = func(pod *corev1.Pod, _ *corev1.Namespace) string { return strings.Join(pod.Finalizers, " ") }
@@ -86,7 +87,7 @@ func TestTheFinalizersOfATemplateAreChecked(t *testing.T) {
 	}
 }
 
-// If two templates are refused, a Deployment reports the reason of the new one.
+// If two templates are refused, a Deployment reports the reason for the new one.
 func TestADeploymentReportsItsNewTemplateFirst(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), deployment(4)).settle().run("pi-1").settle()
 	f.d.Refuse = func(pod *corev1.Pod, _ *corev1.Namespace) string { return "no " + pod.Spec.Containers[0].Image }
@@ -95,18 +96,18 @@ func TestADeploymentReportsItsNewTemplateFirst(t *testing.T) {
 	}
 	f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:2") })
 	f.settle().quiet()
-	var told []string
+	var messages []string
 	for _, rs := range f.sets("default") {
 		for _, c := range rs.Status.Conditions {
-			told = append(told, c.Message[strings.LastIndex(c.Message, ": ")+2:])
+			messages = append(messages, c.Message[strings.LastIndex(c.Message, ": ")+2:])
 		}
 	}
-	if slices.Sort(told); !slices.Equal(told, []string{"no kiosk:1", "no kiosk:2"}) {
-		t.Fatalf("the replica sets tell %q", told)
+	if slices.Sort(messages); !slices.Equal(messages, []string{"no kiosk:1", "no kiosk:2"}) {
+		t.Fatalf("the replica sets have the events %q", messages)
 	}
 	for _, c := range f.deploy().Status.Conditions {
 		if c.Type == appsv1.DeploymentReplicaFailure && !strings.HasSuffix(c.Message, ": no kiosk:2") {
-			t.Errorf("the deployment tells %q", c.Message)
+			t.Errorf("the deployment's condition is %q", c.Message)
 		}
 	}
 }

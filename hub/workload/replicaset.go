@@ -15,8 +15,8 @@ import (
 
 var replicaSetKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
 
-// A replicaKeeper keeps a number of pods. It handles both ReplicaSets and ReplicationControllers in
-// the form of a ReplicaSet.
+// A replicaKeeper keeps the number of pods of a ReplicaSet, or of a ReplicationController in the
+// form of a ReplicaSet.
 type replicaKeeper struct {
 	*pass
 	owner  state.Object
@@ -26,7 +26,7 @@ type replicaKeeper struct {
 	with   func(*appsv1.ReplicaSetStatus) state.Object // returns the owner with another status
 }
 
-// replicaSet keeps the pods of a ReplicaSet. orphans are pods that it may adopt.
+// replicaSet keeps the number of a ReplicaSet's pods. orphans are pods that it may adopt.
 func (p *pass) replicaSet(k state.Key, orphans []state.Object, turn bool) {
 	rs, ok := p.s.Get(k).(*appsv1.ReplicaSet)
 	if !ok {
@@ -41,8 +41,8 @@ func (p *pass) replicaSet(k state.Key, orphans []state.Object, turn bool) {
 	r.keep(k, orphans, turn)
 }
 
-// keep creates and deletes the owner's pods, and updates its status. It looks at the pods of a
-// large owner at intervals only, but applies a change of its spec at once.
+// keep creates and deletes the owner's pods, and updates its status. It checks the pods of a large
+// owner only at intervals, but applies a change of its spec at once.
 func (p replicaKeeper) keep(k state.Key, orphans []state.Object, turn bool) {
 	rs := p.rs
 	if rs.DeletionTimestamp == nil && !selectsOwn(rs.Spec.Selector, &rs.Spec.Template) {
@@ -93,7 +93,7 @@ func (p replicaKeeper) keep(k state.Key, orphans []state.Object, turn bool) {
 	}
 }
 
-// adoptPods makes the owner the controller of matching pods without one.
+// adoptPods makes the owner the controller of matching pods without a controller.
 func (p *pass) adoptPods(owner state.Object, kind gvk, selector *metav1.LabelSelector,
 	orphans []state.Object) (taken []*corev1.Pod) {
 	for _, o := range orphans {
@@ -109,8 +109,8 @@ func (p *pass) adoptPods(owner state.Object, kind gvk, selector *metav1.LabelSel
 }
 
 // replicate creates missing pods or deletes surplus ones. It returns the remaining pods, how many
-// others are still stopping, and when to continue.
-func (p replicaKeeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leaving int32, again time.Time) {
+// deleted pods are still stopping, and when to continue.
+func (p replicaKeeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leaving int32, retry time.Time) {
 	rs := p.rs
 	var changes []state.Change
 	defer func() { p.do(changes...) }()
@@ -121,10 +121,10 @@ func (p replicaKeeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leavin
 	}
 	want := int(replicasOf(rs))
 	if len(live) <= want {
-		n, again := p.allowance(p.owner, "", want-len(live), live)
+		n, retry := p.allowance(p.owner, "", want-len(live), live)
 		n = min(n, maxUnplaced-unplaced(live))
-		if room := max(burst-createdAt(p.stamp(), live), 0); n > room { // a second call at the same time creates no more
-			n, again = room, nextMultiple(p.now, time.Second)
+		if room := max(burst-createdAt(p.stamp(), live), 0); n > room { // also if it is called retry in this second
+			n, retry = room, nextMultiple(p.now, time.Second)
 		}
 		counted := p.counted(rs.Namespace)
 		for i := range n {
@@ -138,7 +138,7 @@ func (p replicaKeeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leavin
 			tell(state.Put(pod, fmt.Sprintf("create %s for %s", state.Display(pod), rs.Name)), "SuccessfulCreate")
 			live = append(live, pod)
 		}
-		return live, 0, again
+		return live, 0, retry
 	}
 	rankForDeletion(live, p.relatedPods(rs))
 	spare := len(live) - want
@@ -153,8 +153,8 @@ func (p replicaKeeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leavin
 	return live[spare:], leaving, time.Time{}
 }
 
-// maxUnplaced limits the unplaced pods of a ReplicaSet: a mistyped number of replicas must not
-// fill the hub's memory.
+// maxUnplaced limits the unplaced pods of a ReplicaSet. A mistyped number of replicas must not fill
+// the hub's memory.
 const maxUnplaced = 2 * burst
 
 func unplaced(pods []*corev1.Pod) (n int) {
@@ -176,8 +176,9 @@ func createdAt(at metav1.Time, pods []*corev1.Pod) (n int) {
 	return n
 }
 
-// relatedPods counts per node the active pods of the ReplicaSet and its siblings under the same
-// Deployment. Two pods on one node are deleted before one of two on two nodes.
+// relatedPods counts per node the active pods of the ReplicaSet and of the other ReplicaSets of its
+// Deployment. If two pods are on one node, one of them is deleted before a pod that is alone on its
+// node.
 func (p *pass) relatedPods(rs *appsv1.ReplicaSet) map[string]int {
 	n := map[string]int{}
 	count := func(rs state.Object) {
@@ -219,7 +220,7 @@ func (p replicaKeeper) status(k state.Key, live []*corev1.Pod, leaving int32, re
 			st.AvailableReplicas++
 		}
 	}
-	told := p.replicaFailure(st, refused)
+	isNew := p.replicaFailure(st, refused)
 	for _, c := range st.Conditions {
 		if c.Type == appsv1.ReplicaSetReplicaFailure && p.Complete != nil {
 			setEarlier(next, p.retryAt(c.LastTransitionTime))
@@ -231,7 +232,7 @@ func (p replicaKeeper) status(k state.Key, live []*corev1.Pod, leaving int32, re
 	// A ReplicationController has no field for terminating pods.
 	if next := p.with(st); !equality.Semantic.DeepEqual(p.owner, next) {
 		c := state.Put(next, "")
-		if told {
+		if isNew {
 			c = refusal(next, refused, p.source)
 		}
 		p.do(c)
@@ -261,7 +262,8 @@ func (p *pass) replicaFailure(st *appsv1.ReplicaSetStatus, refused string) bool 
 
 const failedCreate = "FailedCreate"
 
-// refusal returns the change of a workload's status that says why its pods may not be created.
+// refusal returns a change of a workload's status with an event that says why its pods may not be
+// created.
 func refusal(o state.Object, refused, source string) state.Change {
 	c := state.Put(o, fmt.Sprintf("create no pod for %s: %s", o.GetName(), refused)).Warning(failedCreate)
 	c.Message, c.Source = "Error creating: "+refused, source
@@ -270,7 +272,8 @@ func refusal(o state.Object, refused, source string) state.Change {
 
 var controllerKind = corev1.SchemeGroupVersion.WithKind("ReplicationController")
 
-// controller keeps the pods of a ReplicationController. orphans are pods that it may adopt.
+// controller keeps the number of a ReplicationController's pods. orphans are pods that it may
+// adopt.
 func (p *pass) controller(k state.Key, orphans []state.Object, turn bool) {
 	rc, ok := p.s.Get(k).(*corev1.ReplicationController)
 	if !ok {
@@ -293,7 +296,7 @@ func (p *pass) controller(k state.Key, orphans []state.Object, turn bool) {
 	r.keep(k, orphans, turn)
 }
 
-// asReplicaSet returns the ReplicaSet that would keep the same pods.
+// asReplicaSet returns a ReplicaSet that selects and creates the same pods.
 func asReplicaSet(rc *corev1.ReplicationController) *appsv1.ReplicaSet {
 	rs := &appsv1.ReplicaSet{ObjectMeta: rc.ObjectMeta,
 		Spec: appsv1.ReplicaSetSpec{Replicas: rc.Spec.Replicas, MinReadySeconds: rc.Spec.MinReadySeconds}}
@@ -314,8 +317,8 @@ func asReplicaSet(rc *corev1.ReplicationController) *appsv1.ReplicaSet {
 	return rs
 }
 
-// selectorOf returns nil, which selects nothing, if there is no selector; an empty one would select
-// everything.
+// selectorOf returns the selector, nil if there is none. Nil selects no pods; an empty selector
+// would select all.
 func selectorOf(rc *corev1.ReplicationController) *metav1.LabelSelector {
 	if len(rc.Spec.Selector) == 0 {
 		return nil

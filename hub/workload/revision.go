@@ -30,8 +30,9 @@ func (p *pass) revisions(owner state.Object) (all []*appsv1.ControllerRevision) 
 	return all
 }
 
-// adoptRevisions makes the owner the controller of matching revisions without one. A workload that
-// was deleted without its pods, and created again, finds by them which template the pods have.
+// adoptRevisions makes the owner the controller of matching revisions without a controller. A
+// workload that was deleted without its pods and created again uses them to find its pods'
+// templates.
 func (p *pass) adoptRevisions(owner state.Object, kind gvk, selector *metav1.LabelSelector, orphans []state.Object) {
 	for _, o := range orphans {
 		r, ok := p.s.Get(state.KeyOf(o)).(*appsv1.ControllerRevision)
@@ -42,9 +43,9 @@ func (p *pass) adoptRevisions(owner state.Object, kind gvk, selector *metav1.Lab
 	}
 }
 
-// revision finds or creates the ControllerRevision of the DaemonSet's template; if the template
-// cannot have changed it is the newest. fresh: it was created or renumbered, and the rollout
-// continues in the next pass. refused: why it may not be created.
+// revision finds or creates the ControllerRevision of the DaemonSet's template. Unless the template
+// may have changed it is the newest one. fresh means that it was created or renumbered, so the
+// rollout continues in the next pass. refused says why it may not be created.
 func (d *daemon) revision(changed bool) (fresh bool, refused string) {
 	all := d.revisions(d.ds)
 	if len(all) > 0 && !changed {
@@ -64,9 +65,10 @@ func (d *daemon) revision(changed bool) (fresh bool, refused string) {
 	return fresh, ""
 }
 
-// revise finds the ControllerRevision of a workload's template among all. It creates a missing one,
-// and makes a reused one the newest; both are fresh. kubectl reads them for the history and for
-// rollbacks. If a quota refuses a new one, the template is not rolled out, as in Kubernetes.
+// revise finds the ControllerRevision of a workload's template among all. It creates a missing
+// revision, and gives an older one a new number; then fresh is true. kubectl uses the revisions for
+// the history and for rollbacks. If a quota refuses a new revision, the template is not rolled out,
+// as in Kubernetes.
 func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, all []*appsv1.ControllerRevision,
 	collisions *int32) (r *appsv1.ControllerRevision, fresh bool, after *int32, err error) {
 	newest := int64(0)
@@ -86,7 +88,7 @@ func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, a
 		return r, false, collisions, nil
 	}
 	var hash, name string
-	for { // a taken name counts as a hash collision
+	for { // a name that is in use counts as a hash collision
 		hash = hashOf(t, collisions)
 		name = hashed(owner.GetName(), hash)
 		if p.s.Get(state.Key{Kind: state.ControllerRevisions, Namespace: owner.GetNamespace(), Name: name}) == nil {
@@ -122,7 +124,7 @@ func hashLabel(r *appsv1.ControllerRevision) string {
 	return r.Labels[appsv1.ControllerRevisionHashLabelKey]
 }
 
-// patchOf returns the patch that restores the template; kubectl sends it unchanged.
+// patchOf returns the patch that restores the template. kubectl sends it unchanged.
 func patchOf(t *corev1.PodTemplateSpec) []byte {
 	template := map[string]any{}
 	raw, _ := json.Marshal(t)
@@ -132,8 +134,8 @@ func patchOf(t *corev1.PodTemplateSpec) []byte {
 	return raw
 }
 
-// hasTemplate reports whether the revision has the template. It compares values, since the bytes
-// may differ between versions of the hub.
+// hasTemplate reports whether the revision has the template. It compares decoded values, since
+// versions of the hub may encode them differently.
 func hasTemplate(r *appsv1.ControllerRevision, t *corev1.PodTemplateSpec) bool {
 	have := templateOf(r)
 	want := corev1.PodTemplateSpec{}
@@ -141,7 +143,7 @@ func hasTemplate(r *appsv1.ControllerRevision, t *corev1.PodTemplateSpec) bool {
 	return have != nil && json.Unmarshal(raw, &want) == nil && equality.Semantic.DeepEqual(*have, want)
 }
 
-// templateOf returns the template of a revision; nil: it is unreadable.
+// templateOf returns the template of a revision, nil if it cannot be decoded.
 func templateOf(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec {
 	var patch struct {
 		Spec struct {

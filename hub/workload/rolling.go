@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// setSize sets a ReplicaSet's replicas, and the annotations by which a later change of the
-// Deployment's replicas is detected.
+// setSize sets a ReplicaSet's replicas, and the annotations that show later whether the
+// Deployment's replicas have changed.
 func (r *rollout) setSize(rs *appsv1.ReplicaSet, n int32) {
 	from := replicasOf(rs)
 	if rs.Annotations == nil {
@@ -94,7 +94,7 @@ func (r *rollout) shrinkOld() {
 	if spare <= 0 {
 		return
 	}
-	// Remove unavailable old pods first: they serve nobody and may block the rollout.
+	// Remove unavailable old pods first: they serve no requests and may block the rollout.
 	for _, rs := range r.old {
 		if n := min(spare, replicasOf(rs)-availableOf(rs)); n > 0 {
 			r.setSize(rs, replicasOf(rs)-n)
@@ -110,7 +110,7 @@ func (r *rollout) shrinkOld() {
 	}
 }
 
-// recreate removes all old pods before it creates new ones.
+// recreate removes all old pods before it creates new pods.
 func (r *rollout) recreate() {
 	r.syncRevision(false)
 	shrunk := false
@@ -126,7 +126,7 @@ func (r *rollout) recreate() {
 	for _, rs := range r.old {
 		for o := range r.s.Owned(rs.UID, state.Pods) {
 			if pod := o.(*corev1.Pod); !state.Terminated(pod) {
-				r.stopping = append(r.stopping, pod) // it runs, or may run
+				r.stopping = append(r.stopping, pod) // the pod runs, or may run
 			}
 		}
 	}
@@ -150,8 +150,7 @@ func (r *rollout) rescaled() bool {
 	return false
 }
 
-// scale distributes a changed number of replicas over the ReplicaSets in proportion, so that an
-// active or paused rollout keeps its balance.
+// scale distributes a changed number of replicas over the ReplicaSets in proportion to their sizes.
 func (r *rollout) scale() {
 	want := *r.d.Spec.Replicas
 	var active []*appsv1.ReplicaSet
@@ -189,7 +188,7 @@ func (r *rollout) scale() {
 		allowed = want + r.surge
 	}
 	add := allowed - total(active, replicasOf)
-	// the largest first; of equal size the newer grow and the older shrink
+	// The largest come first. Of equal sizes the newer grow and the older shrink first.
 	slices.SortStableFunc(active, func(a, b *appsv1.ReplicaSet) int {
 		age := a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 		if add > 0 {
@@ -212,7 +211,7 @@ func (r *rollout) scale() {
 	}
 }
 
-// share returns a ReplicaSet's proportional part of what is to be added (or removed, below 0).
+// share returns how much of left a ReplicaSet gets in proportion to its size; below 0 it shrinks.
 func (r *rollout) share(rs *appsv1.ReplicaSet, left int32) int32 {
 	if left == 0 {
 		return 0
@@ -231,9 +230,9 @@ func (r *rollout) share(rs *appsv1.ReplicaSet, left int32) int32 {
 	return max(min(part, 0), left)
 }
 
-// roll deletes pods of an older revision, from the last ordinal down to the partition: one at a
-// time, each once those after it are available, or as many as maxUnavailable allows. With parallel
-// pod management, pods that are not available are deleted first regardless.
+// roll deletes pods of an older revision, from the last ordinal down to the partition. It deletes
+// one at a time, each once the pods after it are available, or as many as maxUnavailable allows.
+// With parallel pod management it deletes unavailable pods first, without that limit.
 func (d *stateful) roll() {
 	s := d.set.Spec.UpdateStrategy
 	if s.Type == appsv1.OnDeleteStatefulSetStrategyType || d.missing {
@@ -247,7 +246,7 @@ func (d *stateful) roll() {
 			most = int64(unavailableOf(u.MaxUnavailable, int32(d.want)))
 		}
 	}
-	idle := bounded && !d.ordered // an unavailable pod costs no availability
+	idle := bounded && !d.ordered // replacing an unavailable pod costs no availability
 	for i := d.want - 1; i >= 0 && bounded; i-- {
 		pod := d.pods[d.first+i]
 		if d.isAvailable(pod) {

@@ -21,10 +21,10 @@ func TestScenarioOrphans(t *testing.T) {
 		act  func(*fleet)
 		left string
 	}{
-		{"S10.gc.1 pods of a node that is there stay", func(f *fleet) { f.pass(time.Hour) }, "done run"},
-		{"S10.gc.3 pods of a node that is gone for twice the quarantine go, the running one marked Failed first", func(f *fleet) { f.remove(gone).pass(2 * DefaultQuarantine) }, ""},
-		{"S10.gc.4 pods of a node that is gone for half the quarantine stay", func(f *fleet) { f.remove(gone).pass(DefaultQuarantine / 2) }, "done run"},
-		{"S10.gc.5 pods of a node that is back before the check stay", func(f *fleet) {
+		{"S10.gc.1 pods of an existing node stay", func(f *fleet) { f.pass(time.Hour) }, "done run"},
+		{"S10.gc.3 after twice the quarantine of a node all pods are removed, the running one is marked Failed first", func(f *fleet) { f.remove(gone).pass(2 * DefaultQuarantine) }, ""},
+		{"S10.gc.4 after half the quarantine of a node its pods stay", func(f *fleet) { f.remove(gone).pass(DefaultQuarantine / 2) }, "done run"},
+		{"S10.gc.5 pods of a node that returns before the check stay", func(f *fleet) {
 			f.remove(gone).pass(DefaultQuarantine / 2).put(node("pi-1")).pass(time.Hour)
 		}, "done run"},
 	} {
@@ -36,7 +36,7 @@ func TestScenarioOrphans(t *testing.T) {
 				t.Errorf("left: %q", got)
 			}
 			var failed []string
-			for _, ch := range f.told {
+			for _, ch := range f.changes {
 				if p, ok := ch.Object.(*corev1.Pod); ok && !ch.Delete && p.Status.Phase == corev1.PodFailed {
 					failed = append(failed, p.Name)
 				}
@@ -61,7 +61,7 @@ func TestScenarioTerminating(t *testing.T) {
 		left string
 	}{
 		{"S10.gc.6 on a node that is not ready, without the taint out-of-service, every pod stays", silent(), "goes stays"},
-		{"S10.gc.7 with the taint only the pod that is being deleted goes", silent(out), "stays"},
+		{"S10.gc.7 with the taint only the pod that is being deleted is removed", silent(out), "stays"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t).put(c.node, bare("stays", running("pi-1")), bare("goes", running("pi-1"), leaving)).settle().quiet()
@@ -71,14 +71,14 @@ func TestScenarioTerminating(t *testing.T) {
 		})
 	}
 	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown} {
-		t.Run(fmt.Sprintf("S10.gc.8 a terminating pod without a node goes, here in phase %s", phase), func(t *testing.T) {
+		t.Run(fmt.Sprintf("S10.gc.8 a terminating pod without a node is removed in phase %s", phase), func(t *testing.T) {
 			f := newFleet(t).put(bare("goes", leaving, in(phase)), bare("stays", in(phase))).settle().quiet()
 			if got := strings.Join(f.pods(), " "); got != "stays" {
 				t.Errorf("left: %q", got)
 			}
 		})
 	}
-	t.Run("S10.gc.9 of too many finished pods the evicted ones go first, then the oldest", func(t *testing.T) {
+	t.Run("S10.gc.9 surplus finished pods are removed: evicted pods first, then the oldest", func(t *testing.T) {
 		f := newFleet(t)
 		f.d.FinishedPods = 1
 		for i, reason := range []string{"", "Evicted", "", "Evicted"} {
@@ -88,13 +88,13 @@ func TestScenarioTerminating(t *testing.T) {
 		}
 		var went []string
 		f.pass(time.Minute).quiet()
-		for _, ch := range f.told {
+		for _, ch := range f.changes {
 			if ch.Delete {
 				went = append(went, ch.Object.GetName())
 			}
 		}
 		if got := strings.Join(went, " "); got != "p1 p3 p0" {
-			t.Errorf("went in the order %q", got)
+			t.Errorf("removed in the order %q", got)
 		}
 	})
 }
@@ -108,8 +108,8 @@ func TestScenarioDaemonSet(t *testing.T) {
 	}{
 		{"S12.daemonset.1 a DaemonSet runs on a node that is not ready", []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: no}, {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute}},
 			func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse }},
-		{"S12.daemonset.2 on an unschedulable one", []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: no}}, func(n *corev1.Node) { n.Spec.Unschedulable = true }},
-		{"S12.daemonset.3 under memory, disk and PID pressure", []corev1.Taint{{Key: corev1.TaintNodeMemoryPressure, Effect: no}, {Key: corev1.TaintNodeDiskPressure, Effect: no}, {Key: corev1.TaintNodePIDPressure, Effect: no}}, nil},
+		{"S12.daemonset.2 a DaemonSet runs on an unschedulable node", []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: no}}, func(n *corev1.Node) { n.Spec.Unschedulable = true }},
+		{"S12.daemonset.3 a DaemonSet runs under memory, disk and PID pressure", []corev1.Taint{{Key: corev1.TaintNodeMemoryPressure, Effect: no}, {Key: corev1.TaintNodeDiskPressure, Effect: no}, {Key: corev1.TaintNodePIDPressure, Effect: no}}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := node("pi-1", c.taints...)
@@ -127,8 +127,8 @@ func TestScenarioDaemonSet(t *testing.T) {
 		effect corev1.TaintEffect
 		left   int
 	}{
-		{"S12.daemonset.4 a NoSchedule taint that comes later evicts no pod of a DaemonSet", no, 1},
-		{"S12.daemonset.5 a NoExecute taint does", corev1.TaintEffectNoExecute, 0},
+		{"S12.daemonset.4 a later NoSchedule taint removes no pod of a DaemonSet", no, 1},
+		{"S12.daemonset.5 a later NoExecute taint removes the pod of a DaemonSet", corev1.TaintEffectNoExecute, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t)

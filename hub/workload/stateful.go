@@ -21,22 +21,22 @@ var statefulSetKind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
 
 const statefulSource = "statefulset-controller"
 
-// A stateful is the work on one StatefulSet. Its pods have identities: a name with an ordinal, and
-// claims of that name. There is never more than one pod of an identity: a terminating pod keeps its
-// name until its device reports that it has stopped, or until a user decides that it never will
-// (kubectl delete --force, or kubectl delete node).
+// A stateful is the work on one StatefulSet. Each of its pods has an identity: a name with an
+// ordinal, and claims of that name. Two pods never have the same identity. A terminating pod keeps
+// its name until its device reports that it has stopped, or until a user decides that the report
+// will never come (kubectl delete --force, or kubectl delete node).
 type stateful struct {
 	*pass
 	key      state.Key
 	set      *appsv1.StatefulSet
 	ordered  bool                  // pod management OrderedReady
 	first    int64                 // the first ordinal
-	want     int64                 // number of ordinals from there on
+	want     int64                 // number of pods from the first ordinal on
 	pods     map[int64]*corev1.Pod // by ordinal
 	missing  bool                  // a wanted pod could not be created
-	refuse   string                // why
-	waitsFor *corev1.Pod           // a pod of an older revision that blocks all after it
-	denied   map[string]string     // why a claim may not be created, by the name of its template
+	refuse   string                // why the missing pod could not be created
+	waitsFor *corev1.Pod           // a pod of an older revision that blocks the pods after it
+	denied   map[string]string     // why claims may not be created, by the name of their template
 	next     time.Time
 
 	current, update *appsv1.ControllerRevision
@@ -44,8 +44,8 @@ type stateful struct {
 }
 
 // statefulSet takes the next steps of a StatefulSet. orphans are pods and revisions that it may
-// adopt. It looks at the pods of a large one at intervals only, but applies a change of its spec at
-// once.
+// adopt. It checks the pods of a large StatefulSet only at intervals, but applies a change of its
+// spec at once.
 func (p *pass) statefulSet(k state.Key, orphans []state.Object, turn bool) {
 	set, ok := p.s.Get(k).(*appsv1.StatefulSet)
 	if !ok || p.born[k] || set.DeletionTimestamp == nil && !selectsOwn(set.Spec.Selector, &set.Spec.Template) {
@@ -87,7 +87,7 @@ func ordinalOf(set, pod string) (int64, bool) {
 	return int64(n), err == nil
 }
 
-// namesake returns the StatefulSet whose pods have such a name; nil: none.
+// namesake returns the StatefulSet to whose names a pod's name belongs, nil if there is none.
 func (p *pass) namesake(pod *corev1.Pod) *appsv1.StatefulSet {
 	i := strings.LastIndexByte(pod.Name, '-')
 	if i < 1 {
@@ -106,7 +106,7 @@ func (p *pass) namesake(pod *corev1.Pod) *appsv1.StatefulSet {
 
 func (d *stateful) name(ordinal int64) string { return fmt.Sprintf("%s-%d", d.set.Name, ordinal) }
 
-// inRange reports whether the pod of an ordinal is wanted.
+// inRange reports whether the StatefulSet should have a pod of the ordinal.
 func (d *stateful) inRange(ordinal int64) bool {
 	return ordinal >= d.first && ordinal-d.first < d.want
 }
@@ -127,7 +127,7 @@ func (d *stateful) adopt(orphans []state.Object) {
 	d.adoptRevisions(d.set, statefulSetKind, d.set.Spec.Selector, orphans)
 }
 
-// gather collects the pods, and releases those that no longer match.
+// gather collects the pods, and releases pods that no longer match.
 func (d *stateful) gather(let bool) {
 	d.pods = map[int64]*corev1.Pod{}
 	var strangers []*corev1.Pod
@@ -150,8 +150,8 @@ func (d *stateful) gather(let bool) {
 	}
 }
 
-// revisions finds the template's revision and the one that is being replaced. It reports whether
-// there is one.
+// revisions finds the revision of the template and the revision that it replaces. It reports
+// whether the template has one.
 func (d *stateful) revisions() bool {
 	st, all := &d.set.Status, d.pass.revisions(d.set)
 	if n := len(all); n > 0 && st.ObservedGeneration == d.set.Generation && all[n-1].Name == st.UpdateRevision {
@@ -175,7 +175,7 @@ func (d *stateful) revisions() bool {
 	return true
 }
 
-// used reports whether pods have or will get a revision.
+// used reports whether pods have or will get the revision.
 func (d *stateful) used(r *appsv1.ControllerRevision) bool {
 	if r.Name == d.current.Name || r.Name == d.update.Name {
 		return true
@@ -196,8 +196,8 @@ func (d *stateful) isAvailable(pod *corev1.Pod) bool {
 		d.available(pod, d.set.Spec.MinReadySeconds, &d.next)
 }
 
-// grow creates missing pods and removes finished ones in the order of their ordinals: each once all
-// before it are available, or all at once. It reports whether the next steps may follow.
+// grow creates missing pods and removes finished pods in the order of their ordinals: each once all
+// before it are available, or all at once. It reports whether the other steps may follow.
 func (d *stateful) grow() bool {
 	there := slices.Collect(maps.Values(d.pods))
 	room, bare := burst-createdAt(d.stamp(), there), maxUnplaced-unplaced(there)
@@ -241,7 +241,7 @@ func (d *stateful) grow() bool {
 			switch {
 			case d.ordered || forbidden == d.update.Name:
 				return !d.ordered
-			case forbidden != "": // pods of the newer revision come after all of the older one
+			case forbidden != "": // pods of the newer revision come after all pods of the older one
 				n = d.first + d.olderCount() - 1
 			}
 		}
@@ -249,26 +249,26 @@ func (d *stateful) grow() bool {
 	return true
 }
 
-// removeFinished removes a finished pod so that a new one can take its name: at once, or after a
-// back-off if its pods end repeatedly. Until then the pod shows why it ended.
+// removeFinished removes a finished pod so that a new pod can take its name: at once, or after a
+// back-off if the pod ends repeatedly. Until then the pod shows why it ended.
 func (d *stateful) removeFinished(pod *corev1.Pod) {
 	if pod.DeletionTimestamp != nil {
 		return
 	}
-	if many, again := d.allowance(d.set, pod.Name, 1, nil); many == 0 {
-		setEarlier(&d.next, again)
+	if many, retry := d.allowance(d.set, pod.Name, 1, nil); many == 0 {
+		setEarlier(&d.next, retry)
 		return
 	}
 	d.drop(pod, "it has ended")
 }
 
-// create creates the pod of an ordinal, after its claims. forbidden is a revision whose pods may
-// not be created; its claims are not affected, since another ordinal may have them already.
+// create creates the claims and then the pod of an ordinal. forbidden is a revision whose pods may
+// not be created. It does not affect the claims, since other ordinals may have them already.
 func (d *stateful) create(n int64) (made bool, forbidden string) {
 	name := d.name(n)
-	many, again := d.allowance(d.set, name, 1, nil)
+	many, retry := d.allowance(d.set, name, 1, nil)
 	if many == 0 {
-		setEarlier(&d.next, again)
+		setEarlier(&d.next, retry)
 		return false, ""
 	}
 	revision, template := d.revisionFor(n)
@@ -304,8 +304,8 @@ func (d *stateful) tell(c state.Change, reason string) {
 	d.do(c)
 }
 
-// olderCount returns how many pods from the first on have the older revision: those below the
-// partition, or without a partition all that exist.
+// olderCount returns how many pods from the first on have the older revision: the pods below the
+// partition, or without a partition all existing pods.
 func (d *stateful) olderCount() int64 {
 	s := d.set.Spec.UpdateStrategy
 	switch {
@@ -327,7 +327,7 @@ func (d *stateful) revisionFor(n int64) (string, *corev1.PodTemplateSpec) {
 	return d.update.Name, &d.set.Spec.Template
 }
 
-// mount sets a pod's volumes to its claims, replacing the template's volumes of the same name.
+// mount adds a pod's claims as volumes, in place of the template's volumes of the same names.
 func (d *stateful) mount(pod *corev1.Pod, n int64) {
 	var volumes []corev1.Volume
 	claimed := map[string]bool{}
@@ -345,7 +345,7 @@ func (d *stateful) mount(pod *corev1.Pod, n int64) {
 	})...)
 }
 
-// identify adds the labels of its identity to an adopted pod.
+// identify adds the labels of its ordinal to an adopted pod.
 func (d *stateful) identify(pod *corev1.Pod, n int64) {
 	if pod.Labels[appsv1.StatefulSetPodNameLabel] == pod.Name {
 		return
@@ -359,7 +359,7 @@ func (d *stateful) identify(pod *corev1.Pod, n int64) {
 }
 
 // shrink deletes surplus pods, the last first: one at a time while all others are available, or all
-// at once. It reports whether the next steps may follow.
+// at once. It reports whether the other steps may follow.
 func (d *stateful) shrink() bool {
 	var spare []int64
 	for n := range d.pods {
@@ -380,7 +380,7 @@ func (d *stateful) shrink() bool {
 		case pod.DeletionTimestamp != nil:
 			continue
 		case d.ordered && i != weak && !d.isAvailable(pod):
-			return false // a lower one is not available either
+			return false // another pod is not available
 		}
 		d.drop(pod, fmt.Sprintf("%d replicas are wanted", d.want))
 		if d.ordered {

@@ -19,7 +19,7 @@ import (
 
 var setKey = state.Key{Kind: state.StatefulSets, Namespace: "default", Name: "db"}
 
-// aSet is a StatefulSet with defaults.
+// aSet returns a StatefulSet with defaults.
 func aSet(replicas int32, change ...func(*appsv1.StatefulSetSpec)) *appsv1.StatefulSet {
 	s := &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: "default", Generation: 1},
@@ -63,7 +63,8 @@ func (f *fleet) setSpec(change func(*appsv1.StatefulSetSpec)) *fleet {
 	})
 }
 
-// up runs pending pods until nothing changes, and returns their names in the order of their start.
+// up runs pending pods until nothing changes, and returns their names in the order in which they
+// started.
 func (f *fleet) up(nodes ...string) (order []string) {
 	f.t.Helper()
 	for range 100 {
@@ -78,23 +79,23 @@ func (f *fleet) up(nodes ...string) (order []string) {
 			return order
 		}
 	}
-	f.t.Fatal("never comes to rest")
+	f.t.Fatal("the pods do not settle")
 	return nil
 }
 
-// leave reports that a pod has stopped.
+// leave removes a terminating pod, as after its device's report.
 func (f *fleet) leave(name string) *fleet {
 	f.t.Helper()
 	pod := f.s.Pod("default", name)
 	if pod == nil || pod.DeletionTimestamp == nil {
-		f.t.Fatalf("%s is not leaving", name)
+		f.t.Fatalf("%s is not terminating", name)
 	}
 	f.apply(state.Remove(pod, ""))
 	return f
 }
 
 func (f *fleet) delete(name string) *fleet {
-	c, _ := state.Delete(f.s.Pod("default", name), f.now, nil, "a person deletes "+name)
+	c, _ := state.Delete(f.s.Pod("default", name), f.now, nil, "a user deletes "+name)
 	f.apply(c)
 	return f
 }
@@ -107,7 +108,7 @@ func (f *fleet) has(want ...string) *fleet {
 	return f
 }
 
-// images returns the pods' images by name, and which pods are terminating.
+// images returns the pods' images by name, with a "-" after those that are terminating.
 func (f *fleet) images() string {
 	var all []string
 	for pod := range f.s.Pods("") {
@@ -120,7 +121,8 @@ func (f *fleet) images() string {
 	return strings.Join(all, " ")
 }
 
-// Specs "Scaling should happen in predictable order and halt if any stateful pod is unhealthy".
+// Upstream's test "Scaling should happen in predictable order and halt if any stateful pod is
+// unhealthy".
 func TestOrderedPodsWaitForThoseBeforeThem(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(3)).settle().quiet().has("db-0")
 	pod := f.s.Pod("default", "db-0")
@@ -135,7 +137,7 @@ func TestOrderedPodsWaitForThoseBeforeThem(t *testing.T) {
 		t.Errorf("hostname %q, subdomain %q", pod.Spec.Hostname, pod.Spec.Subdomain)
 	}
 	if order := f.up("pi-1"); !slices.Equal(order, []string{"db-0", "db-1", "db-2"}) {
-		t.Errorf("they came as %v", order)
+		t.Errorf("the pods started in the order %v", order)
 	}
 	st := f.set().Status
 	if st.Replicas != 3 || st.ReadyReplicas != 3 || st.AvailableReplicas != 3 || st.CurrentReplicas != 3 || st.UpdatedReplicas != 3 ||
@@ -150,7 +152,7 @@ func TestOrderedPodsWaitForThoseBeforeThem(t *testing.T) {
 	}
 	unready("db-1")
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(5)) }).settle().quiet().has("db-0", "db-1", "db-2")
-	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).settle().quiet() // db-1 is the first with a problem, and db-2 is available
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).settle().quiet() // db-1 is the first pod that is not available, and db-2 is available
 	if !slices.Equal(f.leaving(), []string{"db-2"}) {
 		t.Errorf("leaving %v", f.leaving())
 	}
@@ -168,7 +170,7 @@ func TestOrderedPodsWaitForThoseBeforeThem(t *testing.T) {
 	}
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).pass(time.Hour).quiet()
 	if got := f.leaving(); len(got) != 0 {
-		t.Errorf("%v leave while lower ones are in trouble", got)
+		t.Errorf("%v are deleted while lower ordinals are unavailable", got)
 	}
 }
 
@@ -181,12 +183,12 @@ func (f *fleet) leaving() (names []string) {
 	return names
 }
 
-// Spec "Burst scaling should run to completion even with unhealthy pods".
+// Upstream's test "Burst scaling should run to completion even with unhealthy pods".
 func TestParallelPodsDoNotWait(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(3, parallel, func(s *appsv1.StatefulSetSpec) { s.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} })).settle().quiet().has("db-5", "db-6", "db-7")
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Ordinals.Start = 6 }).settle().quiet().has("db-6", "db-7", "db-8")
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).settle().quiet().has()
-	// A mistyped number of replicas must not fill the memory.
+	// A mistyped number of replicas must not fill the hub's memory.
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(2_000_000_000)) }).pass(time.Minute).quiet()
 	if n := len(f.pods()); n != maxUnplaced {
 		t.Errorf("%d pods wait for a node", n)
@@ -205,7 +207,7 @@ func TestMinReadySecondsDelayTheNextPod(t *testing.T) {
 	f.pass(time.Second).quiet().has("db-0", "db-1")
 }
 
-// Specs "should perform rolling updates and roll backs of template modifications" and
+// Upstream's tests "should perform rolling updates and roll backs of template modifications" and
 // "should perform canary updates and phased rolling updates of template modifications".
 func TestUpdatesGoFromTheLastDownToThePartition(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(3))
@@ -222,7 +224,7 @@ func TestUpdatesGoFromTheLastDownToThePartition(t *testing.T) {
 		name := fmt.Sprintf("db-%d", 2-i)
 		f.leave(name).settle().quiet()
 		if got := f.leaving(); len(got) > 0 {
-			t.Fatalf("%v leave before %s serves", got, name)
+			t.Fatalf("%v are deleted before %s is available", got, name)
 		}
 		f.ready(name, "pi-1").settle().quiet()
 	}
@@ -230,7 +232,7 @@ func TestUpdatesGoFromTheLastDownToThePartition(t *testing.T) {
 	if st.CurrentRevision != st.UpdateRevision || st.CurrentRevision == first || st.CurrentReplicas != 3 {
 		t.Errorf("status %+v", st)
 	}
-	image("db:1") // back: the old revision is the newest again
+	image("db:1") // after a rollback the old revision is the newest again
 	f.up("pi-1")
 	if got := f.images(); got != "db-0=db:1 db-1=db:1 db-2=db:1" || f.set().Status.CurrentRevision != first || f.s.Len(state.ControllerRevisions) != 2 {
 		t.Errorf("%s, status %+v, %d revisions", got, f.set().Status, f.s.Len(state.ControllerRevisions))
@@ -245,17 +247,17 @@ func TestUpdatesGoFromTheLastDownToThePartition(t *testing.T) {
 	if st := f.set().Status; st.CurrentRevision != first || st.CurrentReplicas != 2 || st.UpdatedReplicas != 1 {
 		t.Errorf("status %+v", st)
 	}
-	for _, name := range []string{"db-0", "db-2"} { // they return with their old revision
+	for _, name := range []string{"db-0", "db-2"} { // deleted pods are created again with their old revision
 		f.delete(name).leave(name)
 	}
 	f.up("pi-1")
 	if got := f.images(); got != "db-0=db:1 db-1=db:1 db-2=db:3" {
-		t.Fatalf("made again: %s", got)
+		t.Fatalf("after deleting pods: %s", got)
 	}
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(0)) })
 	f.up("pi-1")
 	if got := f.images(); got != "db-0=db:3 db-1=db:3 db-2=db:3" {
-		t.Fatalf("rolled out: %s", got)
+		t.Fatalf("after the rollout: %s", got)
 	}
 	f.setSpec(func(s *appsv1.StatefulSetSpec) {
 		s.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
@@ -301,11 +303,11 @@ func TestHistoryIsKeptToItsLimit(t *testing.T) {
 		f.up("pi-1")
 	}
 	if n := f.s.Len(state.ControllerRevisions); n != 3 {
-		t.Errorf("%d revisions, want the newest and two before it", n)
+		t.Errorf("%d revisions, want the newest and 2 before it", n)
 	}
 }
 
-// Spec "Should recreate evicted statefulset".
+// Upstream's test "Should recreate evicted statefulset".
 func TestAFailedPodIsRecreatedUnderItsName(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(2))
 	f.up("pi-1")
@@ -314,8 +316,8 @@ func TestAFailedPodIsRecreatedUnderItsName(t *testing.T) {
 	if pod := f.s.Pod("default", "db-0"); pod.UID == was || pod.Status.Phase != corev1.PodPending {
 		t.Fatalf("%s is %s", pod.Name, pod.Status.Phase)
 	}
-	// A pod that fails repeatedly is replaced at growing intervals, and shows its reason until
-	// then.
+	// A pod that fails repeatedly is replaced at growing intervals. Until then it shows why it
+	// failed.
 	made := 0
 	for range 3600 {
 		if f.s.Pod("default", "db-0").Status.Phase == corev1.PodPending {
@@ -325,11 +327,11 @@ func TestAFailedPodIsRecreatedUnderItsName(t *testing.T) {
 		f.pass(time.Second).quiet().has("db-0", "db-1")
 	}
 	if made < 10 || made > 25 {
-		t.Errorf("made %d times in an hour", made)
+		t.Errorf("the pod is created %d times in an hour", made)
 	}
 }
 
-// A terminating pod, or one on a silent device, keeps its name until a user decides otherwise.
+// A terminating pod keeps its name, also on a silent device, until a user force-deletes it.
 func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), node("pi-2"), aSet(2))
 	f.settle().ready("db-0", "pi-1").settle().ready("db-1", "pi-2").settle()
@@ -341,14 +343,14 @@ func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 	if len(c) != 1 || c[0].Type != state.PodUnreachable || !strings.Contains(c[0].Message, "db-1 on pi-2 may still run") || !strings.Contains(c[0].Message, "kubectl delete node pi-2") {
 		t.Fatalf("conditions %+v", c)
 	}
-	told := 0
-	for _, c := range f.told {
+	events := 0
+	for _, c := range f.changes {
 		if c.Reason == string(state.PodUnreachable) && c.Warn && state.KindOf(c.Object) == state.StatefulSets {
-			told++
+			events++
 		}
 	}
-	if told != 1 {
-		t.Errorf("%d events", told)
+	if events != 1 {
+		t.Errorf("%d events, want 1", events)
 	}
 	f.delete("db-1").pass(48*time.Hour).quiet().has("db-0", "db-1")
 	if got := f.leaving(); !slices.Equal(got, []string{"db-1"}) {
@@ -363,12 +365,12 @@ func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 	reach(corev1.ConditionUnknown)
 	f.remove(podKey("db-1")).settle().quiet().has("db-0", "db-1") // kubectl delete --force
 	if pod := f.s.Pod("default", "db-1"); pod.Spec.NodeName != "" {
-		t.Errorf("%s is on %s", pod.Name, pod.Spec.NodeName)
+		t.Errorf("after the forced deletion %s is on %s", pod.Name, pod.Spec.NodeName)
 	}
 	f.ready("db-1", "pi-2").settle()
 	f.remove(state.Key{Kind: state.Nodes, Name: "pi-2"}).pass(DefaultQuarantine - time.Second).quiet()
 	if pod := f.s.Pod("default", "db-1"); pod.Spec.NodeName != "pi-2" {
-		t.Errorf("%s is on %q within the quarantine", pod.Name, pod.Spec.NodeName)
+		t.Errorf("during the quarantine %s is on %q", pod.Name, pod.Spec.NodeName)
 	}
 	f.pass(2 * time.Second).quiet()
 	if pod := f.s.Pod("default", "db-1"); pod == nil || pod.Spec.NodeName != "" {
@@ -376,8 +378,8 @@ func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 	}
 }
 
-// With ordered pods a broken revision blocks every later template, as in Kubernetes. The hub
-// reports it and what helps.
+// As in Kubernetes, with ordered pods a broken revision blocks every later template. The hub
+// reports it with the command that helps.
 func TestARolloutBlockedByABrokenRevisionSaysWhatHelps(t *testing.T) {
 	roll := func(f *fleet, image string) *fleet {
 		return f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = image }).settle().quiet()
@@ -394,39 +396,39 @@ func TestARolloutBlockedByABrokenRevisionSaysWhatHelps(t *testing.T) {
 	f.up("pi-1")
 	roll(f, "db:bad").leave("db-2").settle()
 	if got := blocked(f.pass(time.Hour).quiet()); got != "" {
-		t.Errorf("of its own revision, it says %q", got)
+		t.Errorf("an unready pod of the newest revision is reported: %q", got)
 	}
 	roll(f, "db:2")
 	f.pass(59 * time.Second).quiet()
 	for name := range map[string]bool{"db-0": true, "db-1": true} {
 		if f.s.Pod("default", name).DeletionTimestamp != nil {
-			t.Fatalf("%s leaves", name)
+			t.Fatalf("%s is deleted", name)
 		}
 	}
 	if got := blocked(f.pass(time.Minute).quiet()); !strings.Contains(got, "db-2") || !strings.Contains(got, "kubectl delete pod db-2 -n default") {
-		t.Errorf("it says %q", got)
+		t.Errorf("the condition RolloutBlocked is %q", got)
 	}
-	told := 0
-	for _, c := range f.told {
+	events := 0
+	for _, c := range f.changes {
 		if c.Reason == string(state.RolloutBlocked) && c.Warn {
-			told++
+			events++
 		}
 	}
-	if told != 1 {
-		t.Errorf("%d events", told)
+	if events != 1 {
+		t.Errorf("%d events, want 1", events)
 	}
 	f.delete("db-2").settle().up("pi-1")
 	if got := blocked(f); got != "" || !strings.Contains(f.images(), "db-2=db:2") {
-		t.Errorf("it says %q of %s", got, f.images())
+		t.Errorf("after the deletion RolloutBlocked is %q for %s", got, f.images())
 	}
-	// A starting pod does not count as broken, nor does one that the partition keeps.
+	// Neither a pod that is starting nor a pod below the partition counts as broken.
 	f = newFleet(t).put(node("pi-1"), aSet(2, func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(2)) })).settle()
 	if got := blocked(roll(f, "db:2").pass(time.Hour).quiet()); got != "" {
-		t.Errorf("below the partition it says %q", got)
+		t.Errorf("a pod below the partition is reported: %q", got)
 	}
 	f = newFleet(t).put(node("pi-1"), aSet(2)).settle()
 	if got := blocked(roll(f, "db:2").pass(59 * time.Second).quiet()); got != "" {
-		t.Errorf("of what starts it says %q", got)
+		t.Errorf("a starting pod is reported: %q", got)
 	}
 }
 
@@ -457,7 +459,7 @@ func TestClaimsFollowTheirRetentionPolicy(t *testing.T) {
 		f := newFleet(t).put(node("pi-1"), aSet(2, withClaims(c.deleted, c.scaled)))
 		f.up("pi-1")
 		if got := f.claims(); !slices.Equal(got, c.running) {
-			t.Errorf("%s, %s: running %q", c.deleted, c.scaled, got)
+			t.Errorf("%s, %s: while running, the owners are %q", c.deleted, c.scaled, got)
 		}
 		if v := f.s.Pod("default", "db-1").Spec.Volumes; len(v) != 1 || v[0].PersistentVolumeClaim.ClaimName != "data-db-1" {
 			t.Errorf("volumes %+v", v)
@@ -465,17 +467,17 @@ func TestClaimsFollowTheirRetentionPolicy(t *testing.T) {
 		f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(1)) })
 		f.up("pi-1")
 		if got := f.claims(); !slices.Equal(got, c.smaller) {
-			t.Errorf("%s, %s: smaller %q", c.deleted, c.scaled, got)
+			t.Errorf("%s, %s: after scaling down, the owners are %q", c.deleted, c.scaled, got)
 		}
 		f.remove(setKey)
 		f.up("pi-1")
 		if got := f.claims(); !slices.Equal(got, c.without) {
-			t.Errorf("%s, %s: without %q", c.deleted, c.scaled, got)
+			t.Errorf("%s, %s: after the deletion, the owners are %q", c.deleted, c.scaled, got)
 		}
 	}
 }
 
-// A pod does not start with a claim that is being deleted.
+// A pod does not start while its claim is being deleted.
 func TestAPodWaitsForTheDeletionOfItsOldClaim(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(1, withClaims(keepClaims, keepClaims)))
 	f.up("pi-1")
@@ -499,8 +501,8 @@ func TestAPodWaitsForTheDeletionOfItsOldClaim(t *testing.T) {
 	}
 }
 
-// A StatefulSet that is deleted without its pods and created again, as for an immutable field,
-// adopts its pods and history, and continues its rollout.
+// A user may delete a StatefulSet without its pods to change an immutable field. The new
+// StatefulSet adopts the pods and history, and continues the rollout.
 func TestARecreatedStatefulSetAdoptsItsPods(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(2))
 	f.up("pi-1")
@@ -511,18 +513,18 @@ func TestARecreatedStatefulSetAdoptsItsPods(t *testing.T) {
 		o.SetDeletionTimestamp(&at)
 	}).settle().quiet().has("db-0", "db-1")
 	if f.s.Get(setKey) != nil {
-		t.Fatal("the set is still there")
+		t.Fatal("the StatefulSet is not removed")
 	}
 	f.put(aSet(2)).settle().quiet().has("db-0", "db-1")
 	if got := []any{f.s.Pod("default", "db-0").UID, f.s.Pod("default", "db-1").UID}; !slices.Equal(got, uids) {
-		t.Error("the pods are others")
+		t.Error("the pods have been replaced")
 	}
 	if st := f.set().Status; st.UpdatedReplicas != 2 || f.s.Len(state.ControllerRevisions) != 1 {
 		t.Errorf("status %+v, %d revisions", st, f.s.Len(state.ControllerRevisions))
 	}
 }
 
-func TestAnotherPodHasTheName(t *testing.T) {
+func TestAForeignPodBlocksItsOrdinal(t *testing.T) {
 	stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0", Namespace: "default", Labels: map[string]string{"app": "other"}}}
 	f := newFleet(t).put(node("pi-1"), stranger, aSet(1)).settle().quiet().has("db-0")
 	if c := f.set().Status.Conditions; len(c) != 1 || !strings.Contains(c[0].Message, `"db-0" already exists`) || f.set().Status.Replicas != 0 {
@@ -532,23 +534,23 @@ func TestAnotherPodHasTheName(t *testing.T) {
 	if len(f.set().Status.Conditions) != 0 || !controlledBy(f.s.Pod("default", "db-0"), f.set()) {
 		t.Errorf("status %+v", f.set().Status)
 	}
-	// A matching pod is adopted, one that no longer matches is released.
+	// The StatefulSet adopts a matching pod, and releases a pod that no longer matches.
 	f.edit(podKey("db-0"), func(o state.Object) { o.SetLabels(nil) }).settle().quiet()
 	if metav1.GetControllerOf(f.s.Pod("default", "db-0")) != nil {
-		t.Error("db-0 is still its")
+		t.Error("db-0 is not released")
 	}
 	f.edit(podKey("db-0"), func(o state.Object) { o.SetLabels(selector.MatchLabels) }).settle().quiet()
 	if !controlledBy(f.s.Pod("default", "db-0"), f.set()) {
-		t.Error("db-0 was not taken")
+		t.Error("db-0 is not adopted")
 	}
-	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(1)) }) // it has no revision
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(1)) }) // the adopted pod has no revision
 	f.up("pi-1")
 	if pod := f.s.Pod("default", "db-0"); pod.Labels[appsv1.StatefulSetPodNameLabel] != "db-0" || pod.Labels[appsv1.PodIndexLabel] != "0" {
 		t.Errorf("labels %v", pod.Labels)
 	}
 }
 
-// What a namespace's level forbids is reported, and created once it is allowed.
+// The status says why the namespace forbids the pods. They are created once it allows them.
 func TestAForbiddenStatefulSetReportsWhy(t *testing.T) {
 	f := newFleet(t)
 	open := false
@@ -569,17 +571,17 @@ func TestAForbiddenStatefulSetReportsWhy(t *testing.T) {
 	}
 }
 
-// The check of a new pod uses the template of its ordinal: below the partition the older one.
+// A new pod is checked with the template of its ordinal: below the partition with the older one.
 func TestAForbiddenTemplateBlocksPodsOfItsRevisionOnly(t *testing.T) {
 	for name, c := range map[string]struct {
 		change    func(*appsv1.StatefulSetSpec)
 		forbidden string
 		want      []string
 	}{
-		"the newer one, one after the other": {func(*appsv1.StatefulSetSpec) {}, "db:2", []string{"db-0", "db-1"}},
-		"the newer one, all at once":         {parallel, "db:2", []string{"db-0", "db-1"}},
-		"the older one, one after the other": {func(*appsv1.StatefulSetSpec) {}, "db:1", nil},
-		"the older one, all at once":         {parallel, "db:1", []string{"db-2"}},
+		"the newer template, ordered pods":  {func(*appsv1.StatefulSetSpec) {}, "db:2", []string{"db-0", "db-1"}},
+		"the newer template, parallel pods": {parallel, "db:2", []string{"db-0", "db-1"}},
+		"the older template, ordered pods":  {func(*appsv1.StatefulSetSpec) {}, "db:1", nil},
+		"the older template, parallel pods": {parallel, "db:1", []string{"db-2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t).put(node("pi-1"), aSet(3, c.change))
@@ -603,7 +605,7 @@ func TestAForbiddenTemplateBlocksPodsOfItsRevisionOnly(t *testing.T) {
 			}
 			for _, name := range f.pods() {
 				if image := f.s.Pod("default", name).Spec.Containers[0].Image; image == c.forbidden || image == "db:2" != (name == "db-2") {
-					t.Errorf("%s is of %s", name, image)
+					t.Errorf("%s has the image %s", name, image)
 				}
 			}
 			if got := f.set().Status.Conditions; len(got) != 1 || got[0].Reason != failedCreate || !strings.HasSuffix(got[0].Message, "too much of "+c.forbidden) {
@@ -628,37 +630,36 @@ func TestABudgetCountsAStatefulSetAndAController(t *testing.T) {
 	f.edit(podKey("db-0"), func(o state.Object) {
 		state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
 	}).settle().quiet()
-	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(4)) }).settle().quiet() // no pod is created, since db-0 is not available
+	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(4)) }).settle().quiet() // db-0 is not available, so no pod is created
 	if st := budget(); st.ExpectedPods != 4 || st.DisruptionsAllowed != 0 {
 		t.Errorf("%+v", st)
 	}
 }
 
-// Any status of a StatefulSet in a restored database is corrected.
 func TestAnyStatusOfARestoredStatefulSetIsCorrected(t *testing.T) {
 	for name, spoil := range map[string]func(*appsv1.StatefulSet){
-		"no selector":      func(s *appsv1.StatefulSet) { s.Spec.Selector = nil },
-		"no replicas":      func(s *appsv1.StatefulSet) { s.Spec.Replicas = nil },
-		"less than none":   func(s *appsv1.StatefulSet) { s.Spec.Replicas = new(int32(-1)) },
-		"no end":           func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1<<31 - 1} },
-		"before the start": func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: -4} },
-		"no strategy":      func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{} },
-		"no partition":     func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = nil },
-		"partition below":  func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = new(int32(-9)) },
-		"partition above":  func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = new(int32(1<<31 - 1)) },
-		"nonsense percent": func(s *appsv1.StatefulSet) {
+		"no selector":                    func(s *appsv1.StatefulSet) { s.Spec.Selector = nil },
+		"no replicas":                    func(s *appsv1.StatefulSet) { s.Spec.Replicas = nil },
+		"negative replicas":              func(s *appsv1.StatefulSet) { s.Spec.Replicas = new(int32(-1)) },
+		"an overflow of ordinals":        func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1<<31 - 1} },
+		"negative ordinals":              func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: -4} },
+		"no strategy":                    func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{} },
+		"no partition":                   func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = nil },
+		"a negative partition":           func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = new(int32(-9)) },
+		"a partition above the ordinals": func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate.Partition = new(int32(1<<31 - 1)) },
+		"an invalid percentage": func(s *appsv1.StatefulSet) {
 			s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromString("x"))
 		},
-		"minus unavailable": func(s *appsv1.StatefulSet) {
+		"negative maxUnavailable": func(s *appsv1.StatefulSet) {
 			s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(-3))
 		},
 		"no rolling update": func(s *appsv1.StatefulSet) { s.Spec.UpdateStrategy.RollingUpdate = nil },
-		"strange policy":    func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = "Chaos" },
+		"an unknown policy": func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = "Chaos" },
 		"history":           func(s *appsv1.StatefulSet) { s.Spec.RevisionHistoryLimit = new(int32(-1)) },
 		"revisions": func(s *appsv1.StatefulSet) {
 			s.Status = appsv1.StatefulSetStatus{CurrentRevision: "x", UpdateRevision: "y", ObservedGeneration: 99, CurrentReplicas: -7}
 		},
-		"twice the same claim": func(s *appsv1.StatefulSet) {
+		"a duplicate claim template": func(s *appsv1.StatefulSet) {
 			s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{}, {}, {ObjectMeta: metav1.ObjectMeta{Name: "data"}}, {ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
 		},
 		"a claim without a policy": func(s *appsv1.StatefulSet) {
@@ -689,7 +690,7 @@ func aController(replicas int32) *corev1.ReplicationController {
 	}
 }
 
-// Specs of [sig-apps] ReplicationController.
+// Upstream's tests of [sig-apps] ReplicationController.
 func TestAReplicationControllerKeepsItsPods(t *testing.T) {
 	key := state.Key{Kind: state.Controllers, Namespace: "default", Name: "old"}
 	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "orphan", Namespace: "default", Labels: selector.MatchLabels}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
@@ -726,8 +727,8 @@ func TestAReplicationControllerKeepsItsPods(t *testing.T) {
 	}
 }
 
-// With parallel pods, an unavailable pod does not block an update: it is updated first, since its
-// replacement may become available. Available ones respect maxUnavailable.
+// With parallel pods, an unavailable pod is updated first and does not block an update, since its
+// replacement may become available. Updates of available pods respect maxUnavailable.
 func TestUnavailablePodsAreUpdatedFirst(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(4, parallel, func(s *appsv1.StatefulSetSpec) {
 		s.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(1))
@@ -746,16 +747,16 @@ func TestUnavailablePodsAreUpdatedFirst(t *testing.T) {
 	unready("db-3")
 	f.settle().quiet()
 	if got := f.images(); got != "db-0=db:1 db-1=db:1 db-2=db:1 db-3=db:bad" {
-		t.Fatalf("with a bad image: %s", got)
+		t.Fatalf("after an update to a bad image: %s", got)
 	}
 	image("db:2")
 	if got := f.leaving(); !slices.Equal(got, []string{"db-3"}) {
 		t.Fatalf("leaving %v", got)
 	}
 	if f.leave("db-3").up("pi-1"); f.images() != "db-0=db:2 db-1=db:2 db-2=db:2 db-3=db:2" {
-		t.Errorf("at last: %s", f.images())
+		t.Errorf("at the end: %s", f.images())
 	}
-	// Several unavailable pods do not wait for each other; below the partition all stay.
+	// Several unavailable pods do not wait for each other. Pods below the partition stay.
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(1)) })
 	for _, name := range []string{"db-0", "db-1", "db-2"} {
 		unready(name)

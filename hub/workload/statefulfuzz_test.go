@@ -15,10 +15,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzStatefulSets changes a StatefulSet at random: users, silent devices, deleted claims,
-// restarted hubs. After each step a full recomputation changes nothing. No decision creates a pod
-// whose name exists or before lower ordinals are available, deletes one out of order or below the
-// partition, or ends a pod that may run, which only its device does.
+// FuzzStatefulSets changes a StatefulSet at random, with users, silent devices, deleted claims and
+// restarts of the hub. After each step a full recomputation changes nothing. No decision creates a
+// pod whose name exists or before lower ordinals are available, deletes one out of order or below
+// the partition, or removes a pod that may still run.
 func FuzzStatefulSets(f *testing.F) {
 	for seed := range uint64(80) {
 		f.Add(seed)
@@ -33,7 +33,7 @@ func FuzzStatefulSets(f *testing.F) {
 			if r.IntN(3) == 0 {
 				w.pass(time.Duration(r.IntN(90)) * time.Second)
 			}
-			if r.IntN(10) == 0 { // another hub starts with the stored state
+			if r.IntN(10) == 0 { // a restarted hub has only the stored state
 				var all []state.Object
 				for _, k := range state.Kinds() {
 					for o := range fl.s.All(k, "") {
@@ -86,7 +86,7 @@ func (w watchSets) settle() {
 		}
 		w.carry(subjects)
 	}
-	w.t.Fatalf("seed %d: does not settle: %q", w.seed, w.f.log[max(0, len(w.f.log)-12):])
+	w.t.Fatalf("seed %d: the decider does not settle: %q", w.seed, w.f.log[max(0, len(w.f.log)-12):])
 }
 
 func (w watchSets) pass(d time.Duration) {
@@ -106,7 +106,7 @@ func (w watchSets) pass(d time.Duration) {
 	}
 }
 
-// hold checks a change of a pod by rules that are written independently of the decider's.
+// hold checks a change of a pod. Its rules are written independently of the decider.
 func (w watchSets) hold(s state.Snapshot, pod *corev1.Pod, c state.Change) {
 	w.t.Helper()
 	set, _ := s.Get(setKey).(*appsv1.StatefulSet)
@@ -135,22 +135,22 @@ func (w watchSets) hold(s state.Snapshot, pod *corev1.Pod, c state.Change) {
 	switch {
 	case begun:
 		if n < first || n >= first+want {
-			w.t.Fatalf("seed %d: %s is not wanted: %d from %d", w.seed, pod.Name, want, first)
+			w.t.Fatalf("seed %d: %s is created outside of the %d ordinals from %d", w.seed, pod.Name, want, first)
 		}
 		for i := first; i < n && ordered; i++ {
 			if !serves(i) {
-				w.t.Fatalf("seed %d: %s comes before db-%d serves", w.seed, pod.Name, i)
+				w.t.Fatalf("seed %d: %s is created before db-%d is available", w.seed, pod.Name, i)
 			}
 		}
 		for _, v := range pod.Spec.Volumes {
 			if claim := s.Claim("default", v.PersistentVolumeClaim.ClaimName); claim == nil || claim.DeletionTimestamp != nil {
-				w.t.Fatalf("seed %d: %s comes without its claim", w.seed, pod.Name)
+				w.t.Fatalf("seed %d: %s is created without its claim", w.seed, pod.Name)
 			}
 		}
-	case leaves && n >= first && n < first+want: // for an update
+	case leaves && n >= first && n < first+want: // deleted for an update
 		u := set.Spec.UpdateStrategy.RollingUpdate
 		if u == nil || n-first < int64(*u.Partition) || pod.Labels[appsv1.StatefulSetRevisionLabel] == set.Status.UpdateRevision && set.Status.ObservedGeneration == set.Generation {
-			w.t.Fatalf("seed %d: %s leaves, revision %s of %+v", w.seed, pod.Name, pod.Labels[appsv1.StatefulSetRevisionLabel], set.Status)
+			w.t.Fatalf("seed %d: %s is deleted, revision %s, status %+v", w.seed, pod.Name, pod.Labels[appsv1.StatefulSetRevisionLabel], set.Status)
 		}
 		away := 0
 		for i := first; i < first+want; i++ {
@@ -160,17 +160,17 @@ func (w watchSets) hold(s state.Snapshot, pod *corev1.Pod, c state.Change) {
 		}
 		idle := u.MaxUnavailable != nil && !ordered && !serves(n)
 		if u.MaxUnavailable != nil && !idle && away >= int(u.MaxUnavailable.IntVal) || ordered && u.MaxUnavailable == nil && away > 0 {
-			w.t.Fatalf("seed %d: %s leaves while %d do not serve", w.seed, pod.Name, away)
+			w.t.Fatalf("seed %d: %s is deleted while %d pods are unavailable", w.seed, pod.Name, away)
 		}
 		for i := n + 1; i < first+want && !idle; i++ {
 			if p := s.Pod("default", "db-"+itoa(i)); p.DeletionTimestamp == nil && p.Labels[appsv1.StatefulSetRevisionLabel] == pod.Labels[appsv1.StatefulSetRevisionLabel] {
-				w.t.Fatalf("seed %d: %s leaves before %s", w.seed, pod.Name, p.Name)
+				w.t.Fatalf("seed %d: %s is deleted before %s", w.seed, pod.Name, p.Name)
 			}
 		}
 	case leaves && ordered:
 		for o := range s.Owned(set.UID, state.Pods) {
 			if i, ok := ordinalOf("db", o.GetName()); ok && controlledBy(o, set) && (i < first || i >= first+want) && i > n {
-				w.t.Fatalf("seed %d: %s leaves before %s", w.seed, pod.Name, o.GetName())
+				w.t.Fatalf("seed %d: %s is deleted before %s", w.seed, pod.Name, o.GetName())
 			}
 		}
 	}
@@ -247,7 +247,7 @@ func disturbSets(f *fleet, r *rand.Rand) {
 		f.edit(state.Key{Kind: state.Nodes, Name: []string{"pi-1", "pi-2"}[r.IntN(2)]}, func(o state.Object) {
 			o.(*corev1.Node).Status.Conditions[0].Status = []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionUnknown}[r.IntN(2)]
 		})
-	case 5: // a claim is being deleted, or gone
+	case 5: // delete a claim
 		for c := range state.Each[*corev1.PersistentVolumeClaim](f.s, state.Claims, "") {
 			if r.IntN(3) > 0 {
 				continue
@@ -262,7 +262,7 @@ func disturbSets(f *fleet, r *rand.Rand) {
 			}
 			return
 		}
-	case 6: // another pod takes a name, or releases it
+	case 6: // create or delete another pod with a name of the StatefulSet
 		k := podKey("db-" + itoa(int64(r.IntN(4))))
 		if f.s.Get(k) == nil {
 			labels := map[string]string{}
@@ -296,7 +296,7 @@ func disturbSets(f *fleet, r *rand.Rand) {
 		case how == 3:
 			f.edit(state.KeyOf(pod), func(o state.Object) { o.SetLabels(map[string]string{"app": []string{"kiosk", "x"}[r.IntN(2)]}) })
 		case pod.DeletionTimestamp != nil:
-			f.apply(state.Remove(pod, "")) // the device confirms, or a user forces it
+			f.apply(state.Remove(pod, "")) // the device reports that the pod has stopped, or a user force-deletes it
 		case !state.Terminated(pod):
 			f.ready(pod.Name, node)
 		}

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// status updates the status, and says what the StatefulSet waits for.
+// status updates the status, and reports the pods that the StatefulSet waits for.
 func (d *stateful) status(ends bool) {
 	d.gather(false)
 	st := d.set.Status.DeepCopy()
@@ -78,7 +78,7 @@ func (d *stateful) status(ends bool) {
 	d.do(c)
 }
 
-// waitChange returns the change of a workload that begins to wait.
+// waitChange returns the change of a workload with an event that says why the workload waits.
 func waitChange(o state.Object, why, reason, source string) state.Change {
 	c := state.Put(o, fmt.Sprintf("%s waits: %s", state.Display(o), why)).Warning(reason)
 	c.Message, c.Source = why, source
@@ -88,7 +88,8 @@ func waitChange(o state.Object, why, reason, source string) state.Change {
 // unreadyFor is how long a pod may be unready before it counts as stuck.
 const unreadyFor = time.Minute
 
-// blocked names the pod of an older revision that blocks the update, and what helps; "": none.
+// blocked names the pod of an older revision that blocks the update, and the command that helps; ""
+// if there is none.
 func (d *stateful) blocked() string {
 	pod := d.waitsFor
 	if pod == nil || pod.DeletionTimestamp != nil || silent(d.s.Node(pod.Spec.NodeName)) {
@@ -106,12 +107,12 @@ func (d *stateful) blocked() string {
 		"wait for it. If it will never be ready: kubectl delete pod %s -n %s", pod.Name, pod.Name, pod.Namespace)
 }
 
-// statefulFailure is a condition of ReplicaSets that Kubernetes' StatefulSets lack: they only emit
+// statefulFailure is a condition of ReplicaSets. Kubernetes' StatefulSets lack it; they only have
 // events.
 const statefulFailure = appsv1.StatefulSetConditionType(appsv1.ReplicaSetReplicaFailure)
 
 // condition sets a condition while there is a message, and removes it otherwise. It reports whether
-// the message is new. Other conditions stay.
+// the message is new. It does not change other conditions.
 func (d *stateful) condition(st *appsv1.StatefulSetStatus, t appsv1.StatefulSetConditionType, reason,
 	message string) bool {
 	at := slices.IndexFunc(st.Conditions, func(c appsv1.StatefulSetCondition) bool { return c.Type == t })
@@ -131,14 +132,14 @@ func (d *stateful) condition(st *appsv1.StatefulSetStatus, t appsv1.StatefulSetC
 	return true
 }
 
-// silent reports whether a node is unknown to be ready, so that its pods may still run.
+// silent reports whether a node's Ready condition is Unknown. Its pods may still run.
 func silent(n *corev1.Node) bool { return n != nil && state.ReadyOf(n) == corev1.ConditionUnknown }
 
 // maxNamed is how many pods a message names.
 const maxNamed = 3
 
-// unreachable names the pods on devices that do not answer, with the consequence and what to do;
-// "": none.
+// unreachable names the pods on unreachable devices, with the consequence and the commands that
+// help; "" if there are none.
 func (p *pass) unreachable(pods iter.Seq[*corev1.Pod], follows string) string {
 	var list []*corev1.Pod
 	for pod := range pods {
@@ -173,7 +174,7 @@ func (d *stateful) claimName(t *corev1.PersistentVolumeClaim, n int64) string {
 	return fmt.Sprintf("%s-%s-%d", t.Name, d.set.Name, n)
 }
 
-// claimed adds the StatefulSets that a claim may belong to by its name.
+// claimed adds the StatefulSets to which a claim may belong by its name.
 func (p *pass) claimed(w *work, k state.Key) {
 	for set := range state.Each[*appsv1.StatefulSet](p.s, state.StatefulSets, k.Namespace) {
 		for i := range set.Spec.VolumeClaimTemplates {
@@ -185,8 +186,8 @@ func (p *pass) claimed(w *work, k state.Key) {
 	}
 }
 
-// claims creates the missing claims of an ordinal's pod. It returns why a new pod has to wait; "":
-// it does not.
+// claims creates the missing claims of an ordinal's pod. It returns why a new pod has to wait; ""
+// if it need not.
 func (d *stateful) claims(n int64, fresh bool) (wait string) {
 	for i := range d.set.Spec.VolumeClaimTemplates {
 		t := &d.set.Spec.VolumeClaimTemplates[i]
@@ -205,8 +206,8 @@ func (d *stateful) claims(n int64, fresh bool) (wait string) {
 	return wait
 }
 
-// makeClaim creates a claim, or returns why it may not be created; that applies to all of its
-// template.
+// makeClaim creates a claim, or returns why it may not be created. The reason applies to all claims
+// of the template.
 func (d *stateful) makeClaim(t *corev1.PersistentVolumeClaim, n int64) (why string) {
 	if why = d.denied[t.Name]; why != "" {
 		return why
@@ -271,8 +272,9 @@ func (d *stateful) scaledAway() bool {
 	return keep != nil && keep.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
 }
 
-// ownersOf returns the owner references of a pod's claim. It leaves the references to an earlier
-// StatefulSet or pod of the same name to garbage collection, and those of another controller alone.
+// ownersOf returns the owner references that a pod's claim should have. known is false while the
+// claim refers to an earlier StatefulSet or pod of the same name; garbage collection removes that
+// reference. References to another controller stay.
 func (d *stateful) ownersOf(c *corev1.PersistentVolumeClaim, pod *corev1.Pod,
 	n int64) (refs []metav1.OwnerReference, known bool) {
 	foreign, spare := false, !d.inRange(n)

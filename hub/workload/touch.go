@@ -18,29 +18,29 @@ const (
 	partTemplate = "Template" // of a DaemonSet: all nodes, and perhaps a new template
 	partRevision = "Revision" // of a DaemonSet: its revisions have changed
 	partTurn     = "Turn"     // deferred work that walks many objects is due
-	partFamily   = "Kin"      // its owners and dependents
-	partPods     = "Pods"     // of a node: it has joined, is gone, or has changed its out-of-service taint
-	partDaemons  = "Daemons"  // of a node: DaemonSets may want other pods on it
+	partFamily   = "Kin"      // an object's owners and dependents
+	partPods     = "Pods"     // of a node: it has joined, was deleted, or its out-of-service taint has changed
+	partDaemons  = "Daemons"  // of a node: DaemonSets may have to add or remove pods
 	partLabels   = "Labels"   // of a namespace: its policy has changed, or it is terminating
-	partReach    = "Reach"    // of a node: it has become silent or answers again
+	partReach    = "Reach"    // of a node: its Ready condition has become Unknown, or known again
 	partSize     = "Size"     // of a workload: its number of pods, or its controller, has changed
 	partLost     = "Lost"     // of a pod: its quarantine is over
 	partMore     = "More"     // of a kind: there is a new object
 )
 
-// A podChange is a pod before and after a change: labels, owner and node before it tell which
-// workloads it concerned, and its new state tells how it was lost.
+// A podChange is a pod before and after a change. The old labels, owner and node show which
+// workloads the change concerns. The new state shows how the pod was lost.
 type podChange struct{ old, next *corev1.Pod }
 
-// A family is an object's family before a change: its UID if it is gone, and the owners that may
-// have waited for it.
+// A family holds an object's relations before a change: its UID if it was removed, and the owners
+// that may have waited for it.
 type family struct {
 	gone   types.UID
 	owners []types.UID
 }
 
-// Touches returns the changed object and the objects that it names. Objects that are related by
-// labels or UIDs are found in Decide.
+// Touches returns the changed object and the objects that it names. Decide finds the objects that
+// are related by labels or UIDs.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Events:
@@ -113,7 +113,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	return all
 }
 
-// deferrable reports whether the work on objects of a kind may be deferred, see deferWalk.
+// deferrable reports whether the work on objects of a kind may be deferred; see deferWalk.
 func deferrable(k state.Kind) bool {
 	switch k {
 	case state.PodDisruptionBudgets, state.ReplicaSets, state.Controllers, state.StatefulSets, state.Jobs:
@@ -128,7 +128,7 @@ func specChanged(old, next state.Object) bool {
 		(old.GetDeletionTimestamp() == nil) != (next.GetDeletionTimestamp() == nil))
 }
 
-// appendController adds the controller of an object, which may be nil.
+// appendController adds the controller of an object; the object may be nil.
 func appendController(all []state.Subject, o state.Object) []state.Subject {
 	if o == nil {
 		return all
@@ -144,7 +144,7 @@ func appendController(all []state.Subject, o state.Object) []state.Subject {
 	return append(all, q)
 }
 
-// familyOf returns an object's former family, if the change may concern it.
+// familyOf returns an object's former family. ok is false if the change cannot concern the family.
 func familyOf(old, next state.Object) (k family, ok bool) {
 	if old == nil {
 		return k, false
@@ -158,23 +158,23 @@ func familyOf(old, next state.Object) (k family, ok bool) {
 	return k, k.gone != "" || len(k.owners) > 0
 }
 
-// sameForDaemons reports whether a node's change does not concern DaemonSets, such as a repeated
-// condition.
+// sameForDaemons reports whether a change of a node cannot concern DaemonSets, for example a
+// repeated condition.
 func sameForDaemons(old, next *corev1.Node) bool {
 	return old != nil && next != nil && old.Spec.Unschedulable == next.Spec.Unschedulable && old.UID == next.UID &&
 		maps.Equal(old.Labels, next.Labels) &&
 		slices.EqualFunc(old.Spec.Taints, next.Spec.Taints, state.SameTaint)
 }
 
-// Subjects for a whole kind.
+// The subjects for whole kinds.
 var (
 	allPods      = state.Subject{Key: state.Key{Kind: state.Pods}}
 	allEvents    = state.Subject{Key: state.Key{Kind: state.Events}}
 	anotherEvent = []state.Subject{{Key: allEvents.Key, Part: partMore}}
 )
 
-// Subjects returns every object but events, with all of its parts. It skips cluster-scoped objects
-// without owners and finalizers, such as most nodes, since there is nothing to decide.
+// Subjects returns every object except events, with all of its parts. It skips cluster-scoped
+// objects without owners and finalizers, such as most nodes, because they need no decision.
 func (Decider) Subjects(s state.Snapshot) []state.Subject {
 	all := []state.Subject{{Key: allPods.Key, Part: partMore}, anotherEvent[0]}
 	for _, kind := range state.Kinds() {

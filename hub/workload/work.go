@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A keySet of keys, iterated in the order of kind, namespace and name.
+// A keySet is a set of keys, iterated in the order of kind, namespace and name.
 type keySet map[state.Key]bool
 
 func (s keySet) sorted() []state.Key { return slices.SortedFunc(maps.Keys(s), byKey) }
@@ -25,7 +25,7 @@ func byKey(a, b state.Key) int {
 		strings.Compare(a.Name, b.Name))
 }
 
-// work is what the subjects of a pass require.
+// work lists the objects that a pass has to handle.
 type work struct {
 	deployments, replicaSets, daemons, budgets keySet
 	jobs, cronJobs, stateful, controllers      keySet
@@ -34,12 +34,12 @@ type work struct {
 	daemonWork map[state.Key]*daemonWork
 	orphans    map[state.Key][]state.Object // pods or ReplicaSets without a controller, by possible new owner
 
-	check      keySet                       // objects whose owners, finalizers or node may be gone
+	check      keySet                       // objects whose owners, finalizers or node may be removed
 	namespaces keySet                       // namespaces that may be empty now
 	lost       keySet                       // pods whose quarantine is over
 	losses     map[state.Key]*state.Backoff // losses to store
 	quiet      keySet                       // losses that may have expired
-	nodes      keySet                       // nodes that may be gone or out of service
+	nodes      keySet                       // nodes that may be deleted or out of service
 	finished   bool                         // counting finished pods is due
 	events     bool                         // walking the events is due
 }
@@ -53,7 +53,7 @@ type daemonWork struct {
 	adopt  []state.Object  // pods and revisions without a controller that it may adopt
 }
 
-// workOf maps subjects to the workloads that they concern.
+// workOf returns the work that the subjects of a pass require.
 func (p *pass) workOf(subjects []state.Subject) *work {
 	w := &work{
 		deployments: keySet{}, replicaSets: keySet{}, daemons: keySet{}, budgets: keySet{}, turns: keySet{}, jobs: keySet{},
@@ -90,7 +90,7 @@ func (p *pass) kind(w *work, q state.Subject) {
 	}
 }
 
-// object adds the work on an object that has changed, or that is checked with all others.
+// object adds the work on an object that has changed or that is part of a full check.
 func (p *pass) object(w *work, q state.Subject) {
 	if was, ok := q.Was.(podChange); ok {
 		p.podChanged(w, q.Key, was)
@@ -139,7 +139,7 @@ func (p *pass) part(w *work, q state.Subject) {
 		for pod := range p.s.PodsOn(q.Name) {
 			p.addWaiting(w, pod)
 		}
-	case partSize: // finding the budgets that count by it costs as much as counting
+	case partSize: // finding the budgets that refer to it costs as much as counting
 		for b := range state.Each[*policyv1.PodDisruptionBudget](p.s, state.PodDisruptionBudgets, q.Namespace) {
 			w.budgets[state.KeyOf(b)] = true
 		}
@@ -200,8 +200,8 @@ func (w *work) daemon(k state.Key) *daemonWork {
 	return d
 }
 
-// mayEnd adds an object, which may be nil, that may have to be deleted with its owners or
-// namespace, or whose last finalizer may be gone.
+// mayEnd adds an object, which may be nil, if it may have to be deleted with its owners or
+// namespace, or if its last finalizer may be removed.
 func (p *pass) mayEnd(w *work, k state.Key, o state.Object) {
 	if o != nil && mayEnd(o) {
 		w.check[k] = true
@@ -218,7 +218,8 @@ func mayEnd(o state.Object) bool {
 	return len(o.GetOwnerReferences())+len(o.GetFinalizers()) > 0 || o.GetDeletionTimestamp() != nil
 }
 
-// addFamily adds the dependents of a deleted object, and the owners that may have waited for it.
+// addFamily adds the dependents of a deleted object, and the owners that may have waited for its
+// deletion.
 func (p *pass) addFamily(w *work, k family) {
 	if k.gone != "" {
 		for o := range p.s.Dependents(k.gone) {
@@ -253,7 +254,7 @@ func (p *pass) podChanged(w *work, k state.Key, was podChange) {
 			p.addPod(w, o)
 		}
 	}
-	if pod := cmp.Or(was.old, was.next); was.old == nil || was.next == nil { // another pod may have this name now
+	if pod := cmp.Or(was.old, was.next); was.old == nil || was.next == nil { // another pod may get this name now
 		if set := p.namesake(pod); set != nil {
 			w.add(state.KeyOf(set))
 		}
@@ -269,7 +270,7 @@ func (p *pass) podChanged(w *work, k state.Key, was podChange) {
 	}
 }
 
-// addPod adds the budgets and the workload that a pod concerns.
+// addPod adds the budgets and the workload of a pod.
 func (p *pass) addPod(w *work, pod *corev1.Pod) {
 	for _, b := range state.BudgetsOf(p.s, pod) {
 		w.budgets[state.KeyOf(b)] = true
@@ -299,8 +300,8 @@ func (p *pass) addPod(w *work, pod *corev1.Pod) {
 	}
 }
 
-// addWaiting adds what waits for a pod while its device does not answer: its StatefulSet, or its
-// Deployment with the strategy Recreate.
+// addWaiting adds the StatefulSet, or the Deployment with the strategy Recreate, that waits for a
+// pod while its device is unreachable.
 func (p *pass) addWaiting(w *work, pod *corev1.Pod) {
 	ref := metav1.GetControllerOfNoCopy(pod)
 	if ref == nil {
