@@ -1,8 +1,8 @@
-// Package access authenticates and authorizes: devices that join with a token, users with a
-// password, a session, an API token or a client certificate, and their roles.
+// Package access authenticates and authorizes. Devices join with a token. Users have a password, a
+// session, an API token or a client certificate, and a role.
 //
 // It stores hashes, never secrets. It checks every request against the database, so a revocation
-// works at once, also one by a command beside the running hub. It serves no page and knows no
+// applies at once, also one by a command beside the running hub. It serves no page and never reads
 // objects. Packages kube and admin call Authenticate and Allow, the broker calls May, and serve
 // mounts the handler of joining. Package pki signs the certificates.
 package access
@@ -25,7 +25,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Errors by what the caller has to do.
+// Errors by the caller's next step.
 var (
 	ErrUnauthenticated = errors.New("not logged in")             // 401
 	ErrForbidden       = errors.New("not allowed")               // 403
@@ -37,13 +37,13 @@ var (
 	errUnavailable     = errors.New("the hub cannot answer now") // 503
 )
 
-// An Enrolment is the one key that may act for a node. A node without an enrolment cannot connect.
+// An Enrolment is the only key that may act for a node. A node without an enrolment cannot connect.
 type Enrolment struct {
 	Node      string
 	Key       string // SHA-256 of the public key, hex
 	MachineID string // "": unknown
 	Site      string
-	Labels    map[string]string // the token's, set by an administrator
+	Labels    map[string]string // labels of the token, set by an administrator
 	Token     string            // id of the join token
 	At        time.Time
 	Expires   time.Time // of the newest certificate
@@ -54,11 +54,12 @@ type Enrolment struct {
 	Certificate []byte
 }
 
-// A Fleet stores enrolments, each in one transaction with its Node.
+// A Fleet stores each enrolment in one transaction with its Node.
 type Fleet interface {
 	Enrolment(node string) (Enrolment, bool)
-	// Enrol makes a key the one that may act for a node. When it returns, that is durable, and the
-	// session of the former key is closed. The device receives the text of an ErrRefused.
+	// Enrol makes a key the only one that may act for a node. When Enrol returns, the enrolment is
+	// durable, and the session of the former key is closed. The device receives the text of an
+	// ErrRefused.
 	Enrol(ctx context.Context, e Enrolment) error
 	// Await requests an administrator's approval of a device, or returns the decision. The device
 	// receives the text of an ErrRefused or ErrBusy.
@@ -77,16 +78,16 @@ type Options struct {
 	Store     *store.Store
 	Authority *pki.Authority
 	Log       *slog.Logger // nil: slog.Default()
-	// Now is the hub's time; nil: the machine's.
+	// Now is the hub's time. Nil: the machine's.
 	Now func() time.Time
 
-	// The fields below are for joining; commands leave them empty.
+	// The fields below are needed for joining. Commands leave them empty.
 	Fleet Fleet
 	// RequireApproval makes every device wait for approval, whatever its token says.
 	RequireApproval bool
 	Hub             string // the hub's identity
-	// host:port of the TLS listener or of each broker; without a host, devices use the host that
-	// they joined.
+	// MQTT is the host:port of the TLS listener or of each broker. Without a host, devices use the
+	// host of the URL with which they joined.
 	MQTT          []string
 	Hubs          []string      // host:port of the HTTPS listener of each hub
 	External      bool          // MQTT has the addresses of an external broker
@@ -100,11 +101,11 @@ type Guard struct {
 	Options
 	failures lockout
 	watches  sessionWatches
-	callers  callerCache   // used while the database does not answer
-	joining  chan struct{} // a slot: one join at a time
-	renewals allowances    // of a node's certificate
-	requests allowances    // for approval, per token
-	hashing  chan struct{} // slots: argon2id needs 19 MiB for each unknown client
+	callers  callerCache   // recent callers, used while the database is unreachable
+	joining  chan struct{} // one slot: joins are decided one at a time
+	renewals allowances    // by node: renewals of its certificate
+	requests allowances    // by token: requests for approval
+	hashing  chan struct{} // slots of unknown clients, because each argon2id needs 19 MiB
 	settled  chan struct{} // slots of clients whose network has logged in before
 }
 
@@ -123,9 +124,9 @@ func New(o Options) *Guard {
 }
 
 // Record writes an audit record before the response. It logs a record that cannot be stored, but
-// returns no error: the change itself is stored already.
+// returns no error, because the change is stored already.
 func (g *Guard) Record(ctx context.Context, a store.Audit) {
-	if a.Code >= http.StatusBadRequest { // refused requests do not wait, since a flood could block the hub
+	if a.Code >= http.StatusBadRequest { // do not wait: a flood of refused requests could block the hub
 		g.Note(a)
 		return
 	}
@@ -154,7 +155,7 @@ func newSecret() string { return strings.ToLower(rand.Text()) }
 // newID returns 50 random bits: the public name of a secret.
 func newID() string { return strings.ToLower(rand.Text()[:10]) }
 
-// hash is the stored form of a newSecret. It needs no salt and no cost, since 130 bits cannot be
+// hash is the stored form of a newSecret. It needs no salt and no cost, because 130 bits cannot be
 // guessed.
 func hash(secret string) []byte {
 	sum := sha256.Sum256([]byte(secret))
@@ -163,7 +164,7 @@ func hash(secret string) []byte {
 
 func same(a, b []byte) bool { return subtle.ConstantTimeCompare(a, b) == 1 }
 
-// Source is the client's address. Proxy headers are ignored, since any client can send them.
+// Source is the client's address. It ignores proxy headers, because any client can send them.
 func Source(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -172,7 +173,8 @@ func Source(r *http.Request) string {
 	return host
 }
 
-// network is the unit for counting failures: a single customer has a whole IPv6 /64.
+// network is the unit for counting failures. For IPv6 it is a /64, because a single customer gets a
+// whole /64.
 func network(source string) string {
 	a, err := netip.ParseAddr(source)
 	if err != nil {

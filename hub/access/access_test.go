@@ -23,12 +23,12 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// fleet is the hub's side: it records the devices that join.
+// fleet is a fake Fleet. It records the devices that join.
 type fleet struct {
 	mu     sync.Mutex
 	joined []Enrolment
 	by     map[string]Enrolment
-	ended  map[string]wire.Dismissed // by key
+	ended  map[string]wire.Dismissed // dismissal notices by key
 	refuse error
 
 	await     func(Applicant) (Verdict, error) // nil: approval is off
@@ -94,7 +94,7 @@ func (f *fleet) Dismissed(key string) *wire.Dismissed {
 	return nil
 }
 
-// expel ends an enrolment, as the deletion of its Node does.
+// expel ends an enrolment, as when its Node is deleted.
 func (f *fleet) expel(node string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -17,8 +17,8 @@ type PasswordChange struct {
 }
 
 // ChangePassword sets a new password and ends all sessions of the user. It returns the cookie of a
-// new session. It requires the old password, since a session may be an unattended screen. A wrong
-// one counts as a failed login.
+// new session. It requires the old password, because a session may be on an unattended screen. A
+// wrong old password counts as a failed login.
 func (g *Guard) ChangePassword(ctx context.Context, p PasswordChange) (*http.Cookie, error) {
 	now := g.Now()
 	if err := checkStrength(p.New, p.Name); err != nil {
@@ -52,13 +52,13 @@ func (g *Guard) ChangePassword(ctx context.Context, p PasswordChange) (*http.Coo
 	if err == nil {
 		c, err = g.newSession(ctx, store.Session{User: p.Name, Source: p.Source, Created: now}, after)
 	}
-	if errors.Is(err, store.ErrNotFound) { // the password was changed meanwhile
+	if errors.Is(err, store.ErrNotFound) { // another request has changed the password during the check
 		err = wrong
 	}
 	return c, err
 }
 
-// maxAPITokens is the limit of API tokens of a user, including expired ones.
+// maxAPITokens limits the API tokens of a user, including expired ones.
 const maxAPITokens = 50
 
 // APITokensOf lists a user's API tokens, oldest first, without secrets.

@@ -29,8 +29,8 @@ func TestTheOldPasswordAllowsANewOne(t *testing.T) {
 	}{
 		{"a wrong old password changes nothing", "anna", "wrong wrong wrong", better, ErrForbidden},
 		{"an unknown user has no password", "nobody", goodPassword, better, ErrForbidden},
-		{"a weak new one is refused", "anna", goodPassword, "short", ErrInvalid},
-		{"the old password is not a new one", "anna", goodPassword, goodPassword, ErrInvalid},
+		{"a weak new password is refused", "anna", goodPassword, "short", ErrInvalid},
+		{"the new password must differ from the old one", "anna", goodPassword, goodPassword, ErrInvalid},
 	} {
 		if _, err := g.ChangePassword(ctx, PasswordChange{c.user, c.old, c.new, "10.0.0.1"}); !errors.Is(err, c.want) || !in(mine) {
 			t.Errorf("%s: %v, want %v; the session is valid: %v", c.name, err, c.want, in(mine))
@@ -44,16 +44,16 @@ func TestTheOldPasswordAllowsANewOne(t *testing.T) {
 		t.Errorf("the former session is valid: %v, the new one: %v", in(mine), in(fresh))
 	}
 	if _, _, err := g.byToken(ctx, token); err != nil {
-		t.Error("the API token is invalid:", err)
+		t.Error("after a changed password the API token is refused:", err)
 	}
 	if _, err := g.Login(ctx, "anna", goodPassword, "10.0.0.1"); !errors.Is(err, ErrUnauthenticated) {
-		t.Error("the old password:", err)
+		t.Error("the old password is accepted:", err)
 	}
 	_, err = g.Login(ctx, "anna", better, "10.0.0.1")
 	must(t, err)
 }
 
-// The session of an unattended screen does not allow guessing the password.
+// On an unattended screen nobody can use the session to guess the password.
 func TestGuessingTheOldPasswordLocksTheUserOut(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestGuessingTheOldPasswordLocksTheUserOut(t *testing.T) {
 			}
 		}
 		if err := change(goodPassword, "10.0.0.3"); !errors.Is(err, ErrTooMany) {
-			t.Fatal("from a third address:", err)
+			t.Fatal("a guess from a third address:", err)
 		}
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.3"); err != nil {
 			t.Fatal("the owner cannot log in:", err)
@@ -94,14 +94,14 @@ func TestUsersManageTheirAPITokens(t *testing.T) {
 			must(t, err)
 		}
 		if _, err := g.CreateAPIToken(ctx, NewAPIToken{"olav", "one more", time.Hour}); !errors.Is(err, ErrConflict) {
-			t.Error("one more than anybody may have:", err)
+			t.Error("a token beyond the limit:", err)
 		}
 		hers, err := g.APITokensOf(ctx, "vera")
 		if err != nil || len(hers) != 1 || hers[0].Note != "hers" {
 			t.Fatalf("%+v %v", hers, err)
 		}
 		if err := g.RevokeAPITokenOf(ctx, "olav", hers[0].ID); !errors.Is(err, store.ErrNotFound) {
-			t.Error("somebody else's:", err)
+			t.Error("revoking another user's token:", err)
 		}
 		must(t, g.RevokeAPITokenOf(ctx, "vera", hers[0].ID))
 		if hers, _ := g.APITokensOf(ctx, "vera"); len(hers) != 0 {
@@ -116,15 +116,15 @@ func TestUsersManageTheirAPITokens(t *testing.T) {
 	})
 }
 
-// A password may be replaced while its check waits for a slot. The former password then neither
-// logs in nor sets a new one.
+// A password may be replaced while a request with the former password waits for its check. Then the
+// former password neither logs in nor sets a new password.
 func TestAPasswordReplacedDuringItsCheckIsWrong(t *testing.T) {
 	const better = "another horse battery"
 	for what, c := range map[string]struct {
 		replace func(context.Context, fixture) error
-		then    string // the password after the replacement
+		current string // the password afterwards
 	}{
-		"an administrator has set another one": {func(ctx context.Context, g fixture) error { return g.SetPassword(ctx, "anna", better) }, better},
+		"an administrator has set another password": {func(ctx context.Context, g fixture) error { return g.SetPassword(ctx, "anna", better) }, better},
 		"another user with that name was created": {func(ctx context.Context, g fixture) error {
 			if err := g.DeleteUser(ctx, "anna"); err != nil {
 				return err
@@ -160,7 +160,7 @@ func TestAPasswordReplacedDuringItsCheckIsWrong(t *testing.T) {
 						cookie, err = try.do(t.Context(), g)
 						over <- err
 					}()
-					synctest.Wait() // it has read the hash, and waits for a slot
+					synctest.Wait() // the request has read the hash, and waits for a slot
 					g.settled = make(chan struct{}, 1)
 					must(t, c.replace(t.Context(), g))
 					for range cap(slots) {
@@ -174,8 +174,8 @@ func TestAPasswordReplacedDuringItsCheckIsWrong(t *testing.T) {
 							t.Error("the old password created a session")
 						}
 					}
-					if _, err := g.Login(t.Context(), "anna", c.then, "10.0.0.1"); err != nil {
-						t.Error("the password of now:", err)
+					if _, err := g.Login(t.Context(), "anna", c.current, "10.0.0.1"); err != nil {
+						t.Error("the current password:", err)
 					}
 				})
 			})

@@ -19,15 +19,15 @@ type Applicant struct {
 	Site, Token       string
 	Source            string // address
 	CSR               []byte // PEM, signed by the key
-	Left              int    // unused uses of its token
+	Left              int    // remaining uses of its token
 	Until             time.Time
-	Waiting           string // name of the request that it already has; "": none
-	Begin             bool   // a new request is allowed
+	Waiting           string // name of the device's existing request; "": none
+	Begin             bool   // the device may create a new request
 }
 
 // A Verdict is the decision on an applicant.
 type Verdict struct {
-	Request  string // its name
+	Request  string // the request's name
 	Approved bool
 	Denied   string // the reason, if denied
 	Begun    bool   // the request is new
@@ -40,15 +40,15 @@ var ErrNoRequest = errors.New("no request")
 // waiting is the error while a request has no decision.
 type waiting struct {
 	request string
-	after   time.Duration // when to ask again
+	after   time.Duration // when to poll again
 	begun   bool
 	text    string
 }
 
 func (w *waiting) Error() string { return w.text }
 
-// approval returns the approved request of a device, or "" if it needs none: approval is off, or
-// the key is already enrolled.
+// approval returns the approved request of a device, or "" if it needs none because approval is off
+// or the key is already enrolled.
 func (g *Guard) approval(ctx context.Context, t store.JoinToken, a Applicant) (request string, err error) {
 	if !g.RequireApproval && !t.Approval {
 		return "", nil
@@ -86,14 +86,14 @@ func (g *Guard) approval(ctx context.Context, t store.JoinToken, a Applicant) (r
 	return v.Request, nil
 }
 
-// pollEvery is the poll interval of a waiting device. It grows with their number, so that all
-// devices together poll at most ten times a second.
+// pollEvery is the poll interval of a waiting device. It grows with the number of waiting devices,
+// so that all of them together poll at most ten times a second.
 func pollEvery(waiting int) time.Duration {
 	return max(5*time.Second, time.Duration(waiting)*100*time.Millisecond).Round(time.Second)
 }
 
-// withdraw ends the request of a device that is refused for good, so that nobody approves it in
-// vain.
+// withdraw ends the request of a device that is refused for good, so that no administrator approves
+// it in vain.
 func (g *Guard) withdraw(ctx context.Context, r wire.JoinRequest, token string, why error) {
 	request, err := pki.ParseRequest([]byte(r.CSR))
 	if err != nil {

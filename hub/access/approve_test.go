@@ -19,7 +19,7 @@ func TestJoiningNeedsApprovalWhereItIsRequired(t *testing.T) {
 		name    string
 		waiting string // the request that the device sends
 		await   func(a Applicant) (Verdict, error)
-		want    error // nil: it joins
+		want    error // nil: the device joins
 		code    int
 		says    string
 	}{
@@ -40,7 +40,7 @@ func TestJoiningNeedsApprovalWhereItIsRequired(t *testing.T) {
 		{"a device that was denied after an approval", "pi-1-aa", func(Applicant) (Verdict, error) {
 			return Verdict{Request: "pi-1-aa", Denied: "not ours", Approved: true}, nil
 		}, ErrForbidden, http.StatusForbidden, "was denied"},
-		{"one too many", "", func(Applicant) (Verdict, error) { return Verdict{}, ErrBusy }, ErrBusy, http.StatusTooManyRequests, "too many devices wait"},
+		{"a device beyond the limit", "", func(Applicant) (Verdict, error) { return Verdict{}, ErrBusy }, ErrBusy, http.StatusTooManyRequests, "too many devices wait"},
 		{"a device that the hub refuses", "", func(Applicant) (Verdict, error) { return Verdict{}, fmt.Errorf("%w: another key waits", ErrRefused) }, ErrForbidden, http.StatusForbidden, "another key waits"},
 		{"an invalid request", "", func(Applicant) (Verdict, error) { return Verdict{}, fmt.Errorf("%w: a subject", ErrInvalid) }, ErrInvalid, http.StatusBadRequest, "a subject"},
 		{"the database does not answer", "", func(Applicant) (Verdict, error) { return Verdict{}, errors.New("disk on fire") }, errUnavailable, http.StatusServiceUnavailable, "cannot answer"},
@@ -61,7 +61,7 @@ func TestJoiningNeedsApprovalWhereItIsRequired(t *testing.T) {
 					t.Error(w.Header())
 				}
 				if row, err := g.Store.JoinToken(t.Context(), strings.Split(q.Token, ".")[2]); err != nil || row.Used != 0 || len(g.hub.joined) > 0 {
-					t.Error("it is in, or has used the token up:", row, err, g.hub.joined)
+					t.Error("the device has joined, or has used the token:", row, err, g.hub.joined)
 				}
 			})
 		}
@@ -85,8 +85,8 @@ func TestAnApprovedDeviceJoinsByItsRequest(t *testing.T) {
 	if a := g.hub.applied[0]; a.Key != e.Key || a.Node != "pi-1" || a.Site != "oslo" || a.Token != k.ID || a.Source != "10.0.0.2" || a.MachineID != q.MachineID || a.Serial != "S1" || a.Left != 2 || a.Begin {
 		t.Errorf("%+v", a)
 	}
-	// The response was lost: the enrolled key needs no second approval. Another key is another
-	// device.
+	// The device did not receive the response. Its enrolled key needs no second approval. Another
+	// key is another device, which does.
 	g.hub.await = func(Applicant) (Verdict, error) { return Verdict{Request: "other"}, nil }
 	if _, err := g.Join(t.Context(), q, "10.0.0.2"); err != nil {
 		t.Error(err)
@@ -102,7 +102,7 @@ func TestRequestsOfOneTokenAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
 		g.RequireApproval = true
-		g.hub.await = func(a Applicant) (Verdict, error) { // each request is deleted at once
+		g.hub.await = func(a Applicant) (Verdict, error) { // an administrator deletes each request at once
 			if !a.Begin {
 				return Verdict{}, ErrNoRequest
 			}
@@ -117,10 +117,10 @@ func TestRequestsOfOneTokenAreLimited(t *testing.T) {
 		}
 		var w *waiting
 		if err := ask(flooder); !errors.Is(err, ErrBusy) {
-			t.Error("it continues:", err)
+			t.Error("the token's next request:", err)
 		}
 		if err := ask(other); !errors.As(err, &w) {
-			t.Error("another token:", err)
+			t.Error("a request with another token:", err)
 		}
 		time.Sleep(requestEvery)
 		if err := ask(flooder); !errors.As(err, &w) {
@@ -129,7 +129,7 @@ func TestRequestsOfOneTokenAreLimited(t *testing.T) {
 	})
 }
 
-// A waiting device polls every few seconds for a day. The audit has one record.
+// The polls of a waiting device, every few seconds for a day, cause only one audit record.
 func TestWaitingIsRecordedOnce(t *testing.T) {
 	g := guard(t, t.TempDir())
 	g.RequireApproval = true
@@ -146,20 +146,19 @@ func TestWaitingIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// An approval of a refused device would be in vain.
 func TestTheRequestOfARefusedDeviceIsWithdrawn(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func(t *testing.T, g fixture, k wire.JoinToken)
 		says string
 	}{
-		{"its token was revoked", func(t *testing.T, g fixture, k wire.JoinToken) { must(t, g.RevokeJoinToken(t.Context(), k.ID)) }, "was revoked at"},
-		{"its token has expired", func(*testing.T, fixture, wire.JoinToken) { time.Sleep(2 * time.Hour) }, "expired at"},
-		{"its token is used up", func(t *testing.T, g fixture, k wire.JoinToken) {
+		{"the token was revoked", func(t *testing.T, g fixture, k wire.JoinToken) { must(t, g.RevokeJoinToken(t.Context(), k.ID)) }, "was revoked at"},
+		{"the token has expired", func(*testing.T, fixture, wire.JoinToken) { time.Sleep(2 * time.Hour) }, "expired at"},
+		{"the token is used up", func(t *testing.T, g fixture, k wire.JoinToken) {
 			_, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-9", newMachine(t)), "10.0.0.9")
 			must(t, err)
 		}, "is used up"},
-		{"its name is another's by now", func(t *testing.T, g fixture, _ wire.JoinToken) {
+		{"another machine has the node name", func(t *testing.T, g fixture, _ wire.JoinToken) {
 			_, err := g.Join(t.Context(), joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t)), "10.0.0.9")
 			must(t, err)
 		}, "belongs to another device"},
@@ -173,7 +172,7 @@ func TestTheRequestOfARefusedDeviceIsWithdrawn(t *testing.T) {
 				k := token(t, g, NewJoinToken{})
 				c.do(t, g, k)
 				if _, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-1", newMachine(t)), "10.0.0.2"); err == nil {
-					t.Fatal("it joined")
+					t.Fatal("the refused device has joined")
 				}
 				if len(g.hub.withdrawn) != 1 || !strings.HasPrefix(g.hub.withdrawn[0], k.ID+": ") || !strings.Contains(g.hub.withdrawn[0], c.says) {
 					t.Errorf("%q", g.hub.withdrawn)

@@ -26,12 +26,12 @@ const ViaPage = "page"
 
 type viaKey struct{}
 
-// Through marks a request that the hub makes for a user, for example through the page.
+// Through marks a request that the hub makes for a user, for example by the page.
 func Through(ctx context.Context, via string) context.Context {
 	return context.WithValue(ctx, viaKey{}, via)
 }
 
-// Via returns the mark of Through, or "".
+// Via returns the mark that Through has set, or "".
 func Via(ctx context.Context) string {
 	via, _ := ctx.Value(viaKey{}).(string)
 	return via
@@ -41,8 +41,9 @@ func Via(ctx context.Context) string {
 const apiTokenVersion = "FLA1"
 
 // Authenticate returns the sender of a request by its bearer token, else its client certificate,
-// else its session cookie. It refuses an invalid credential even if another one is valid, so that a
-// client never acts as an unexpected user. Its errors are ErrUnauthenticated.
+// else its session cookie. It refuses the request if the first of these is invalid, even if another
+// one is valid, so that a client never acts as an unexpected user. Its errors are
+// ErrUnauthenticated.
 func (g *Guard) Authenticate(r *http.Request) (User, error) {
 	c, err := credentialOf(r)
 	var u User
@@ -95,7 +96,7 @@ func (g *Guard) ownerOf(ctx context.Context, c credential) (User, error) {
 	})
 }
 
-// byToken needs no lockout: 130 bits cannot be guessed, and comparing hashes is cheap.
+// byToken has no lockout, because 130 bits cannot be guessed and comparing hashes is cheap.
 func (g *Guard) byToken(ctx context.Context, token string) (User, time.Time, error) {
 	wrong := fmt.Errorf("%w: the API token is wrong, revoked or expired", ErrUnauthenticated)
 	parts := strings.Split(token, ".")
@@ -148,7 +149,7 @@ func (g *Guard) bySession(ctx context.Context, secret string) (User, time.Time, 
 	return User{Name: s.User, Role: Role(s.Role), Via: "session", CSRF: s.CSRF}, s.Expires, err
 }
 
-// May reports whether a device's verified certificate is that of its node's enrolment.
+// May reports whether a device's verified certificate has the key of its node's enrolment.
 func (g *Guard) May(h pki.Holder) error {
 	if e, ok := g.Fleet.Enrolment(h.Name); ok && e.Key == pki.KeyHash(h.Leaf) {
 		return nil
@@ -158,7 +159,7 @@ func (g *Guard) May(h pki.Holder) error {
 }
 
 // MayConnect is May for the TLS handshake of MQTT. It also accepts a device with a former
-// enrolment, to which the broker sends only a dismissal notice.
+// enrolment; the broker sends only a dismissal notice to it.
 func (g *Guard) MayConnect(h pki.Holder) error {
 	if g.Fleet.Dismissed(pki.KeyHash(h.Leaf)) != nil {
 		return nil
@@ -167,9 +168,9 @@ func (g *Guard) MayConnect(h pki.Holder) error {
 }
 
 // CheckForm protects against cross-site requests. A request of a session must come from the hub's
-// page and have the session's CSRF token, in the header X-CSRF-Token or the form field csrf. An API
-// token passes, since browsers never send one on their own. With a client certificate or without a
-// login it checks the origin.
+// page and have the session's CSRF token, in the header X-CSRF-Token or the form field csrf. A
+// request with an API token passes, because browsers never send one by themselves. With a client
+// certificate or without a login, only the origin is checked.
 func (g *Guard) CheckForm(r *http.Request, u User) error {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || u.Via == "token" {
 		return nil

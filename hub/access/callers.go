@@ -11,25 +11,25 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// While the database is away, callers who were authenticated recently stay authenticated, so that
-// they can read the page. This lasts for cacheFor, and at most until their credential expires.
-// Changes and revocations are refused then, since they need the database. After any revocation,
-// also one by another hub or a command, all callers are looked up again.
+// While the database is unreachable, callers that were authenticated recently stay authenticated,
+// so that users can read the page. This ends after cacheFor, or when the credential expires.
+// Changes and revocations need the database, so they are refused. After any revocation, also one by
+// another hub or a command, all callers are looked up again.
 const (
 	cacheFor    = time.Hour
 	maxCallers  = 4096
-	retryEvery  = 2 * time.Second // between two attempts while the database does not answer
-	pollRevoked = 2 * time.Second // between two checks for revocations elsewhere
+	retryEvery  = 2 * time.Second // interval of attempts while the database is unreachable
+	pollRevoked = 2 * time.Second // interval of checks for revocations by other hubs and commands
 )
 
-// A callerCache has the callers who were authenticated recently.
+// A callerCache holds the recently authenticated callers.
 type callerCache struct {
 	mu         sync.Mutex
 	entries    map[[sha256.Size]byte]caller
 	generation int       // number of revocations seen
 	seen       string    // the database's mark of the last revocation
-	silent     bool      // the database does not answer
-	asked      time.Time // time of the last attempt while silent
+	silent     bool      // the database is unreachable
+	asked      time.Time // time of the last attempt while unreachable
 }
 
 type caller struct {
@@ -38,7 +38,8 @@ type caller struct {
 }
 
 // get returns the cached owner of a credential. While the database is silent, cached callers do not
-// wait for it; ask tells one of them to try it again in the background. generation is for put.
+// wait for it. ask tells the caller to try the database again in the background. generation is an
+// argument of put.
 func (k *callerCache) get(key [sha256.Size]byte, now time.Time) (u User, ok, silent, ask bool, generation int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -66,7 +67,7 @@ func (k *callerCache) put(key [sha256.Size]byte, u User, ends, now time.Time, ge
 	}
 	if _, has := k.entries[key]; !has && len(k.entries) >= maxCallers {
 		k.dropExpired(now)
-		for other := range k.entries { // any entry: an active caller is soon cached again
+		for other := range k.entries { // drop any entry: an active caller is soon cached again
 			if len(k.entries) < maxCallers {
 				break
 			}
@@ -90,7 +91,7 @@ func (k *callerCache) forget(key [sha256.Size]byte) {
 	delete(k.entries, key)
 }
 
-// clearAfter clears the cache after a revocation.
+// clearAfter clears the cache after a revocation, which succeeded if err is nil.
 func (k *callerCache) clearAfter(err error) error {
 	if err == nil {
 		k.mu.Lock()
@@ -120,7 +121,7 @@ func (k *callerCache) hasValid(now time.Time) bool {
 }
 
 // RunRights clears the cache after revocations by other hubs and commands, until ctx ends. It
-// polls, because the database may be away when the next caller comes.
+// polls, because the database may be unreachable when the next caller comes.
 func (g *Guard) RunRights(ctx context.Context) error {
 	for {
 		g.checkRevocations(ctx)
@@ -151,11 +152,11 @@ func (k *callerCache) noteAnswer(answered bool, now time.Time) {
 }
 
 // lookUp returns the owner of a credential from the database, or from the cache while the database
-// does not answer.
+// is unreachable.
 func (g *Guard) lookUp(ctx context.Context, c credential,
 	ask func(context.Context) (u User, ends time.Time, err error)) (User, error) {
 	key := c.key()
-	was, had, silent, again, generation := g.callers.get(key, g.Now())
+	was, cached, silent, retry, generation := g.callers.get(key, g.Now())
 	look := func(ctx context.Context) (User, error) {
 		u, ends, err := ask(ctx)
 		switch {
@@ -169,8 +170,8 @@ func (g *Guard) lookUp(ctx context.Context, c credential,
 		}
 		return u, err
 	}
-	if had && silent {
-		if again {
+	if cached && silent {
+		if retry {
 			go func() {
 				defer panics.Catch("look up a caller")
 				_, _ = look(context.WithoutCancel(ctx))
@@ -179,7 +180,7 @@ func (g *Guard) lookUp(ctx context.Context, c credential,
 		return was, nil
 	}
 	u, err := look(ctx)
-	if had && errors.Is(err, store.ErrUnavailable) {
+	if cached && errors.Is(err, store.ErrUnavailable) {
 		return was, nil
 	}
 	return u, err

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// fakeDatabase is a database that may be away.
+// fakeDatabase is a database that may be unreachable.
 type fakeDatabase struct {
 	mu    sync.Mutex
 	err   error
@@ -58,14 +58,14 @@ func TestCachedCallersStayAuthenticatedWithoutTheDatabase(t *testing.T) {
 		b.fail(errAway)
 		for range 100 {
 			if err := look(kari); err != nil {
-				t.Fatalf("kari is not in the cache: %v", err)
+				t.Fatalf("kari, who is in the cache, is refused: %v", err)
 			}
 		}
 		if b.asked > 3 {
-			t.Errorf("an unreachable database was asked %d times in a moment", b.asked)
+			t.Errorf("an unreachable database is queried %d times within %s", b.asked, retryEvery)
 		}
 		if err := look(ola); !errors.Is(err, store.ErrUnavailable) {
-			t.Fatalf("ola, who is not in the cache: %v", err)
+			t.Fatalf("ola is not in the cache, but has the error %v", err)
 		}
 		time.Sleep(59 * time.Minute)
 		if err := look(kari); err != nil {
@@ -118,14 +118,14 @@ func TestACachedCallerExpiresWithTheCredential(t *testing.T) {
 	})
 }
 
-// Other errors than an unreachable database, such as a damaged row, refuse the caller.
+// Any other error than an unreachable database, such as a damaged row, refuses the caller.
 func TestTheCacheIsUsedOnlyWithoutTheDatabase(t *testing.T) {
 	g, b := New(Options{}), &fakeDatabase{}
 	c := credential{kind: "certificate"}
 	_, _ = g.lookUp(t.Context(), c, b.ask)
 	b.fail(errors.New("database is corrupt"))
 	if _, err := g.lookUp(t.Context(), c, b.ask); err == nil {
-		t.Fatal("accepted although the database answered with an error")
+		t.Fatal("a caller is accepted despite an error of the database")
 	}
 }
 
@@ -140,8 +140,7 @@ func TestTheCallerCacheIsBounded(t *testing.T) {
 	}
 }
 
-// The cache drops callers that do not come back, so that the hub does not poll for revocations for
-// ever.
+// Once the cache is empty the hub does not poll for revocations.
 func TestExpiredCallersAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, b := New(Options{}), &fakeDatabase{}
@@ -191,8 +190,8 @@ var revocations = map[string]func(context.Context, fixture, *http.Cookie, string
 	},
 }
 
-// A revocation clears the cache, also for callers that send no request before the database goes
-// away.
+// A revocation clears the cache, also for callers that send no request before the database becomes
+// unreachable.
 func TestARevocationClearsTheCallerCache(t *testing.T) {
 	for what, revoke := range revocations {
 		t.Run(what, func(t *testing.T) {
@@ -200,7 +199,7 @@ func TestARevocationClearsTheCallerCache(t *testing.T) {
 			session := anna(t, g)
 			token, err := g.CreateAPIToken(t.Context(), NewAPIToken{"anna", "laptop", time.Hour})
 			must(t, err)
-			c, late := credential{kind: "token", secret: token}, credential{kind: "token", secret: "during a lookup"}
+			c, late := credential{kind: "token", secret: token}, credential{kind: "token", secret: "revoked during a lookup"}
 			look := func(c credential) error { _, err := g.lookUp(t.Context(), c, b.ask); return err }
 			must(t, look(c))
 			_, err = g.lookUp(t.Context(), late, func(ctx context.Context) (User, time.Time, error) {
@@ -219,7 +218,7 @@ func TestARevocationClearsTheCallerCache(t *testing.T) {
 	}
 }
 
-// So does a revocation by a command, or by another hub of the database.
+// A revocation by a command, or by another hub of the database, clears the cache too.
 func TestARevocationElsewhereClearsTheCallerCache(t *testing.T) {
 	for what, revoke := range revocations {
 		t.Run(what, func(t *testing.T) {
@@ -248,7 +247,7 @@ func TestARevocationElsewhereClearsTheCallerCache(t *testing.T) {
 			g.checkRevocations(t.Context())
 			b.fail(errAway)
 			if err := look(); !errors.Is(err, store.ErrUnavailable) {
-				t.Errorf("still in the cache: %v", err)
+				t.Errorf("the revoked caller is in the cache: %v", err)
 			}
 		})
 	}

@@ -6,17 +6,16 @@ import (
 	"time"
 )
 
-// Sessions and tokens expire in the hub's time, although the machine's clock may be set by months
-// meanwhile.
+// Sessions and tokens expire by the hub's time, even if the machine's clock is set by months.
 func TestExpiryUsesTheHubsTime(t *testing.T) {
-	for name, off := range map[string]time.Duration{"months behind the machine's": -200 * 24 * time.Hour, "months ahead": 200 * 24 * time.Hour} {
+	for name, off := range map[string]time.Duration{"the hub's time is months behind": -200 * 24 * time.Hour, "months ahead": 200 * 24 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			g := guard(t, t.TempDir())
 			var later time.Duration
 			g.Now = func() time.Time { return time.Now().Add(off + later) }
 			cookie := anna(t, g)
 			if !cookie.Expires.IsZero() && cookie.MaxAge == 0 {
-				t.Errorf("the browser judges the cookie's end %s by its own clock", cookie.Expires)
+				t.Errorf("the cookie has the expiry %s, which a browser checks with its own clock", cookie.Expires)
 			}
 			text, err := g.CreateAPIToken(t.Context(), NewAPIToken{User: "anna", Note: "n", Life: time.Hour})
 			must(t, err)
@@ -32,7 +31,7 @@ func TestExpiryUsesTheHubsTime(t *testing.T) {
 				return serr == nil, aerr == nil
 			}
 			if s, a := believed(); !s || !a {
-				t.Errorf("what has just begun is over: session %v, token %v", s, a)
+				t.Errorf("a new session or token is expired: session %v, token %v", s, a)
 			}
 			list, err := g.JoinTokens(t.Context())
 			must(t, err)

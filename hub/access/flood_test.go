@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Attempts count before they are checked, so ten is the limit for concurrent ones too.
-func TestConcurrentGuessesCountAsSequentialOnes(t *testing.T) {
+// Attempts count before they are checked, so the limit also applies to concurrent attempts.
+func TestTheLimitAppliesToConcurrentGuesses(t *testing.T) {
 	g := guard(t, t.TempDir())
 	must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Admin}))
 	var checked atomic.Int64
@@ -33,10 +33,10 @@ func TestConcurrentGuessesCountAsSequentialOnes(t *testing.T) {
 	}
 	wg.Wait()
 	if n := checked.Load(); n != maxAttempts {
-		t.Errorf("%d of 300 passwords were checked, want %d", n, maxAttempts)
+		t.Errorf("%d of 300 passwords are checked, want %d", n, maxAttempts)
 	}
 	if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.1"); err != nil {
-		t.Error("the owner elsewhere:", err)
+		t.Error("the owner from another address:", err)
 	}
 }
 
@@ -52,7 +52,7 @@ func TestALoginDoesNotResetOtherGuesses(t *testing.T) {
 		_, _ = g.Login(t.Context(), "eve", goodPassword, "10.0.0.66")
 	}
 	if checked != maxAttempts {
-		t.Errorf("%d guesses were checked, want %d: a login resets them", checked, maxAttempts)
+		t.Errorf("%d guesses are checked between logins, want %d", checked, maxAttempts)
 	}
 }
 
@@ -60,7 +60,7 @@ func TestOtherNetworksCannotLockAUserOut(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
-		anna(t, g) // from 10.0.0.1
+		anna(t, g) // log in from 10.0.0.1
 		checked := 0
 		for i := range 4 {
 			for range maxAttempts + 1 {
@@ -70,21 +70,21 @@ func TestOtherNetworksCannotLockAUserOut(t *testing.T) {
 			}
 		}
 		if checked != maxUnknownAttempts {
-			t.Errorf("%d guesses from 4 addresses were checked, want %d", checked, maxUnknownAttempts)
+			t.Errorf("%d guesses from 4 addresses are checked, want %d", checked, maxUnknownAttempts)
 		}
-		again := guard(t, t.TempDir()) // without the state in memory
-		again.Store = g.Store
-		for _, g := range []fixture{g, again} {
+		restarted := guard(t, t.TempDir()) // a restarted hub, which has forgotten the attempts
+		restarted.Store = g.Store
+		for _, g := range []fixture{g, restarted} {
 			if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.1"); err != nil {
-				t.Error("from a known network:", err)
+				t.Error("a login from a known network:", err)
 			}
 		}
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.2"); !errors.Is(err, ErrTooMany) {
-			t.Error("from an unknown network:", err)
+			t.Error("a login from an unknown network:", err)
 		}
 		time.Sleep(attemptWindow)
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.2"); err != nil {
-			t.Error("after the window:", err)
+			t.Error("a login after the lock:", err)
 		}
 	})
 }
@@ -105,16 +105,16 @@ func TestWrongTokensDoNotLockOutDevices(t *testing.T) {
 	}
 	for _, bad := range []string{wrong.Text(), unknown.Text(), "nonsense"} {
 		if _, err := g.Join(t.Context(), wire.JoinRequest{Token: bad, Node: "eve"}, "10.0.0.2"); !errors.Is(err, ErrTooMany) {
-			t.Error("bad ones go on:", err)
+			t.Error("a bad token beyond the limit:", err)
 		}
 	}
 	before, err := g.Store.Audits(t.Context(), 1000)
 	must(t, err)
 	if len(before) > 31 { // 30 of one source, and the first record of the audit
-		t.Errorf("150 bad tokens left %d rows in the audit", len(before))
+		t.Errorf("150 bad tokens cause %d audit records, want at most 31", len(before))
 	}
 	var wg sync.WaitGroup
-	for i := range 100 { // concurrent, from one address
+	for i := range 100 { // concurrently from one address
 		q := joinRequest(t, k.Text(), fmt.Sprintf("pi-%d", i), newMachine(t))
 		wg.Go(func() {
 			if _, err := g.Join(t.Context(), q, "10.0.0.2"); err != nil {
@@ -130,7 +130,7 @@ func TestABusyHubTellsTheDeviceWhenToRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
 		q := joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t))
-		g.joining <- struct{}{} // another join never ends
+		g.joining <- struct{}{} // another join that never ends
 		_, err := g.Join(t.Context(), q, "10.0.0.2")
 		w := httptest.NewRecorder()
 		refuse(w, err)
@@ -169,11 +169,11 @@ func TestRenewalsOfANodeAreLimited(t *testing.T) {
 			t.Errorf("%d of 100 renewals, then %v, %d %v", renewed, last, w.Code, w.Header())
 		}
 		if _, err := g.Renew(t.Context(), wire.RenewRequest{CSR: other.csr(t)}, certificates(t, b.Certificate)); err != nil {
-			t.Error("another node:", err)
+			t.Error("a renewal of another node:", err)
 		}
 		time.Sleep(renewEvery)
 		if _, err := g.Renew(t.Context(), wire.RenewRequest{CSR: m.csr(t)}, certificates(t, a.Certificate)); err != nil {
-			t.Error("a minute later:", err)
+			t.Error("a renewal a minute later:", err)
 		}
 	})
 }

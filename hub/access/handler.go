@@ -17,7 +17,7 @@ import (
 func (g *Guard) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+wire.PathCA, func(w http.ResponseWriter, _ *http.Request) {
-		// The hub's time: a device uses it to check its certificate.
+		// A device checks its certificate with this, the hub's time.
 		w.Header().Set("Date", g.Now().UTC().Format(http.TimeFormat))
 		w.Header().Set("Content-Type", "application/x-pem-file")
 		_, _ = w.Write(g.Authority.RootPEM())
@@ -36,7 +36,7 @@ func (g *Guard) Handler() http.Handler {
 			answer, err := g.Renew(r.Context(), q, r.TLS.PeerCertificates)
 			a := store.Audit{Via: "certificate", Source: Source(r), Verb: "renew", Resource: "enrolments",
 				Code: http.StatusCreated}
-			if len(r.TLS.PeerCertificates) > 0 { // unverified; the record's code shows whether it was accepted
+			if len(r.TLS.PeerCertificates) > 0 { // unverified; the record's code shows whether the certificate was accepted
 				a.Who = clip(r.TLS.PeerCertificates[0].Subject.CommonName)
 				a.Name = a.Who
 			}
@@ -50,7 +50,7 @@ func (g *Guard) Handler() http.Handler {
 	return mux
 }
 
-// noted wraps a parser and writes its refusals to the audit.
+// noted wraps a parser of requests and writes its refusals to the audit.
 func noted[Q any](g *Guard, r *http.Request, verb string, parse func([]byte) (Q, error)) func([]byte) (Q, error) {
 	return func(body []byte) (Q, error) {
 		q, err := parse(body)
@@ -69,7 +69,7 @@ func serve[Q any](w http.ResponseWriter, r *http.Request, parse func([]byte) (Q,
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
 			write(w, http.StatusRequestEntityTooLarge, wire.JoinRefusal{Error: "the request is too large"})
-		} else { // interrupted or too slow; a device tries again after this status
+		} else { // interrupted or too slow; a device retries after this status
 			write(w, http.StatusServiceUnavailable, wire.JoinRefusal{Error: "the request was incomplete; try again"})
 		}
 		return
@@ -87,7 +87,7 @@ func serve[Q any](w http.ResponseWriter, r *http.Request, parse func([]byte) (Q,
 	write(w, http.StatusOK, answer)
 }
 
-// refuse writes an error as one sentence. Internal causes go to the log only.
+// refuse writes an error as one sentence. Internal causes are only logged.
 func refuse(w http.ResponseWriter, err error) {
 	code := status(err)
 	text := plain(err)
@@ -103,7 +103,7 @@ func refuse(w http.ResponseWriter, err error) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(later.after/time.Second)))
 	case code == http.StatusTooManyRequests:
 		w.Header().Set("Retry-After", "60")
-		w.Header().Set("Connection", "close") // each further attempt needs a new connection, and these are limited
+		w.Header().Set("Connection", "close") // each further attempt needs a new connection, and their number is limited
 	}
 	no := wire.JoinRefusal{Error: text}
 	if waits != nil {
@@ -111,12 +111,12 @@ func refuse(w http.ResponseWriter, err error) {
 	}
 	var d *dismissal
 	if errors.As(err, &d) {
-		no.Dismissed = &d.told
+		no.Dismissed = &d.notice
 	}
 	write(w, code, no)
 }
 
-// plain is an error without the words for the hub itself.
+// plain returns an error's text without the prefix of its kind.
 func plain(err error) string {
 	text := err.Error()
 	for _, sentinel := range []error{ErrUnauthenticated, ErrForbidden, ErrInvalid, ErrConflict, ErrRefused} {

@@ -14,13 +14,13 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Join enrols a device with a valid token and returns its certificate. A wrong token gets no
-// details. Only the holder of a right secret receives the reason of a refusal.
+// Join enrols a device with a valid token and returns its certificate. After a wrong token the
+// response has no details. Only a device with the right secret receives the reason of a refusal.
 func (g *Guard) Join(ctx context.Context, r wire.JoinRequest, source string) (wire.JoinAnswer, error) {
 	token, node, answer, err := g.join(ctx, r, source)
 	var w *waiting
 	if errors.As(err, &w) && !w.begun {
-		return answer, err // a waiting device polls, and is in the audit already
+		return answer, err // the audit has the waiting device already; it only polls
 	}
 	a := store.Audit{Who: token, Via: "join token", Source: source, Verb: "create", Resource: "enrolments", Name: node,
 		Code: http.StatusCreated}
@@ -54,7 +54,7 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest,
 	}
 	t, err := g.checkToken(ctx, given, source, now)
 	if err != nil {
-		if errors.Is(err, ErrForbidden) { // the right secret of a token that is used up or has expired
+		if errors.Is(err, ErrForbidden) { // the secret is right, but the token is used up or has expired
 			g.withdraw(ctx, r, given.ID, err)
 		}
 		return clip(given.ID), clip(r.Node), answer, err
@@ -72,10 +72,10 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest,
 		return t.ID, node, answer, err
 	}
 	defer leave()
-	if t, err = g.Store.JoinToken(ctx, t.ID); err != nil { // another device may have used it meanwhile
+	if t, err = g.Store.JoinToken(ctx, t.ID); err != nil { // another device may have used the token in the meantime
 		return given.ID, node, answer, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	if d := g.Fleet.Dismissed(request.KeyHash()); d != nil { // otherwise a used token would be valid for ever
+	if d := g.Fleet.Dismissed(request.KeyHash()); d != nil { // otherwise a used token would stay valid for this key
 		return t.ID, node, answer, fmt.Errorf("%w: the enrolment of this key ended at %s: %s; join with a new key",
 			ErrForbidden, d.Time.Format(time.RFC3339), d.Reason)
 	}
@@ -95,8 +95,8 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest,
 	if err != nil {
 		return t.ID, node, answer, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	// The use is stored before the enrolment. After a failure between them the device tries again
-	// with its key, and does not use the token twice.
+	// The use is stored before the enrolment. If the enrolment fails, the device retries with its
+	// key, which does not use the token twice.
 	err = g.Store.TakeUse(ctx, store.Use{
 		Node: node, Key: request.KeyHash(), Machine: r.MachineID, Site: t.Site, Labels: t.Labels, Token: t.ID, At: now,
 		Expires: certificate.NotAfter,
@@ -126,8 +126,8 @@ func usedUp(t store.JoinToken) error {
 }
 
 // checkToken returns the token of a secret. It takes equally long whether the token exists or not.
-// Wrong secrets never lock out a right one: 130 bits cannot be guessed, and checking one is as
-// cheap as refusing it. Only the audit and log records of wrong secrets are limited.
+// Wrong secrets never lock out the right one: 130 bits cannot be guessed, and checking a secret is
+// as cheap as refusing it. Only the audit and log records of wrong secrets are limited.
 func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source string,
 	now time.Time) (store.JoinToken, error) {
 	t, err := g.Store.JoinToken(ctx, given.ID)
@@ -140,7 +140,7 @@ func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source str
 	}
 	fits, known := same(hash(given.Secret), want), err == nil
 	keys := tries("join", source)
-	if known { // an unknown id cannot be guessed
+	if known { // an unknown id is no guess of a secret
 		keys = append(keys, allowance{"join token " + given.ID, maxAttempts})
 	}
 	switch {
@@ -164,9 +164,9 @@ func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source str
 	return t, nil
 }
 
-// mayTake reports whether a key may take over an enrolled node: with a token for this node
-// (replaced or reinstalled hardware), or if it is its key already. Otherwise the holder of any
-// token could take over any node, since a machine id is not secret.
+// mayTake reports whether a key may take over an enrolled node: it is the node's key already, or
+// the token is for this node (replaced or reinstalled hardware). Otherwise any device with any
+// token could take over any node, because a machine id is not secret.
 func mayTake(fleet Fleet, t store.JoinToken, r wire.JoinRequest, node, key string) error {
 	before, ok := fleet.Enrolment(node)
 	if !ok || t.Node == node || before.Key == key && before.Site == t.Site {
@@ -188,7 +188,7 @@ func mayTake(fleet Fleet, t store.JoinToken, r wire.JoinRequest, node, key strin
 		ErrConflict, node, board, before.Site, node)
 }
 
-// suggested is a name that another device with this host name is unlikely to have.
+// suggested is a node name that another device with this host name is unlikely to get.
 func suggested(node, machineID string) string {
 	if name := node + "-" + machineID[:min(len(machineID), 4)]; wire.ValidNode(name) == nil {
 		return name
@@ -214,16 +214,16 @@ func (g *Guard) answer(node, site string, c pki.Certificate, now time.Time) wire
 	return a
 }
 
-// A dismissal is a refusal with the dismissal notice.
+// A dismissal is a refusal that contains the dismissal notice.
 type dismissal struct {
-	told wire.Dismissed
+	notice wire.Dismissed
 	error
 }
 
 func (d *dismissal) Unwrap() error { return d.error }
 
-// Renew issues a new certificate for a device's current key. shown is the chain of its connection,
-// which may have expired up to 90 days ago.
+// Renew issues a new certificate for a device's current key. shown is the certificate chain of its
+// connection, which may have expired up to 90 days ago.
 func (g *Guard) Renew(ctx context.Context, r wire.RenewRequest, shown []*x509.Certificate) (wire.JoinAnswer, error) {
 	var none wire.JoinAnswer
 	h, err := g.Authority.VerifyForRenewal(shown)
@@ -231,8 +231,8 @@ func (g *Guard) Renew(ctx context.Context, r wire.RenewRequest, shown []*x509.Ce
 		return none, fmt.Errorf("%w: %w", ErrUnauthenticated, err)
 	}
 	if err := g.May(h); err != nil {
-		if told := g.Fleet.Dismissed(pki.KeyHash(h.Leaf)); told != nil {
-			return none, &dismissal{*told, err}
+		if dismissed := g.Fleet.Dismissed(pki.KeyHash(h.Leaf)); dismissed != nil {
+			return none, &dismissal{*dismissed, err}
 		}
 		return none, err
 	}

@@ -62,7 +62,7 @@ func TestADeviceJoinsWithAToken(t *testing.T) {
 	if Allow(u.Role, "list", "nodes") || Allow(u.Role, "get", "pods") {
 		t.Fatal("a device may use the API")
 	}
-	// Deleting the node revokes its certificate at once.
+	// Deleting the node ends the validity of its certificate at once.
 	h, err := g.Authority.Verify(certs)
 	must(t, err)
 	must(t, g.May(h))
@@ -70,8 +70,8 @@ func TestADeviceJoinsWithAToken(t *testing.T) {
 	if err := g.May(h); !errors.Is(err, ErrForbidden) {
 		t.Fatal(err)
 	}
-	must(t, g.MayConnect(h)) // for the dismissal notice
-	// The used token does not enrol the key again: this is not a repeated request any more.
+	must(t, g.MayConnect(h)) // so that it can receive the dismissal notice
+	// The used token does not enrol the key again, because the enrolment that it repeats has ended.
 	if _, err := g.Join(t.Context(), q, "10.0.0.2"); !errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), "ended at") {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestRefusedJoins(t *testing.T) {
 		{"a revoked token", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			must(t, g.RevokeJoinToken(t.Context(), k.ID))
 		}, ErrForbidden, "was revoked at"},
-		{"a token without uses left", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
+		{"a used token", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			_, err := g.Join(t.Context(), joinRequest(t, k.Text(), "other", newMachine(t)), "10.0.0.9")
 			must(t, err)
 		}, ErrForbidden, "is used up"},
@@ -118,7 +118,7 @@ func TestRefusedJoins(t *testing.T) {
 		{"a token for another node", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			q.Token = token(t, g, NewJoinToken{Node: "pi-9"}).Text()
 		}, ErrConflict, "is for node pi-9, not for pi-1"},
-		{"a name of another machine", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
+		{"the name of another machine's node", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			first := joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t))
 			first.MachineID, q.MachineID = "00112233445566aa", "99112233445566aa"
 			_, err := g.Join(t.Context(), first, "10.0.0.9")
@@ -141,7 +141,7 @@ func TestRefusedJoins(t *testing.T) {
 			_, err := g.Join(t.Context(), first, "10.0.0.9")
 			must(t, err)
 		}, ErrConflict, "--site bergen --node pi-1"},
-		{"the very same device with a token of another site", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
+		{"the same machine and key with a token of another site", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			m := newMachine(t)
 			q.CSR = m.csr(t)
 			_, err := g.Join(t.Context(), joinRequest(t, token(t, g, NewJoinToken{Site: "bergen"}).Text(), "pi-1", m), "10.0.0.9")
@@ -167,7 +167,7 @@ func TestRefusedJoins(t *testing.T) {
 					t.Fatal(err)
 				}
 				if after := g.hub.all(); fmt.Sprint(after) != fmt.Sprint(before) {
-					t.Fatal("an enrolment changed", before, after)
+					t.Fatal("a refusal has changed an enrolment", before, after)
 				}
 				audits, err := g.Store.Audits(t.Context(), 1)
 				if err != nil || len(audits) == 0 || audits[0].Code < 400 || audits[0].Message == "" {
@@ -195,8 +195,8 @@ func TestReplacedHardwareTakesOverItsNode(t *testing.T) {
 		return g.May(h)
 	}
 	broken := join(token(t, g, NewJoinToken{}), "pi-1", "00112233445566aa", newMachine(t))
-	// A machine id is not secret: a token of the site and the id do not let another device, or a
-	// reinstalled one, take over the node.
+	// A machine id is not secret. With it and a token of the site, another device or a reinstalled
+	// one still cannot take over the node.
 	thief := joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t))
 	thief.MachineID = "00112233445566aa"
 	if _, err := g.Join(t.Context(), thief, "10.0.0.2"); !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "`flotilla-hub token create --site oslo --node pi-1`") {
@@ -205,12 +205,12 @@ func TestReplacedHardwareTakesOverItsNode(t *testing.T) {
 	must(t, may(broken))
 	anew := join(token(t, g, NewJoinToken{Node: "pi-1"}), "pi-1", "00112233445566aa", newMachine(t))
 	if err := may(broken); !errors.Is(err, ErrForbidden) {
-		t.Fatal("the former installation is still accepted", err)
+		t.Fatal("the former installation is accepted", err)
 	}
-	// A new board takes over with a token for the node, also one for another site.
+	// A new board takes over the node with a token for the node, also one of another site.
 	other := join(token(t, g, NewJoinToken{Node: "pi-1", Site: "bergen"}), "", "99112233445566aa", newMachine(t))
 	if err := may(anew); !errors.Is(err, ErrForbidden) {
-		t.Fatal("the replaced hardware is still accepted", err)
+		t.Fatal("the replaced hardware is accepted", err)
 	}
 	must(t, may(other))
 	if n := len(g.hub.joined); n != 3 || other.Site != "bergen" {
@@ -227,7 +227,7 @@ func TestARepeatedJoinNeedsNoSecondUse(t *testing.T) {
 		}
 	}
 	if _, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-2", m), "10.0.0.2"); !errors.Is(err, ErrForbidden) {
-		t.Fatal("one use, two nodes:", err)
+		t.Fatal("a token with one use for a second node:", err)
 	}
 	row, err := g.Store.JoinToken(t.Context(), k.ID)
 	if err != nil || row.Used != 1 {
@@ -259,7 +259,7 @@ func TestTheUsesOfATokenAreLimited(t *testing.T) {
 	}
 	wg.Wait()
 	if in != 3 || len(g.hub.joined) != 3 {
-		t.Fatalf("%d joined, the hub knows %d", in, len(g.hub.joined))
+		t.Fatalf("%d joins succeed, but the hub has %d enrolments", in, len(g.hub.joined))
 	}
 }
 
@@ -274,7 +274,7 @@ func TestRecordsOfGuessedTokensAreLimited(t *testing.T) {
 			_, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-1", m), source)
 			return err
 		}
-		for i := range maxAttempts { // from many addresses: the token's own limit
+		for i := range maxAttempts { // from many addresses: the limit of the token
 			wrong.Secret = newSecret()
 			if err := try(wrong, fmt.Sprintf("10.0.1.%d", i)); !errors.Is(err, ErrUnauthenticated) {
 				t.Fatal(err)
@@ -282,7 +282,7 @@ func TestRecordsOfGuessedTokensAreLimited(t *testing.T) {
 		}
 		wrong.Secret = newSecret()
 		if err := try(wrong, "10.0.0.2"); !errors.Is(err, ErrTooMany) {
-			t.Fatal("one more guess, from elsewhere:", err)
+			t.Fatal("a guess beyond the token's limit:", err)
 		}
 		for range maxAttempts {
 			wrong.ID = newID()
@@ -290,18 +290,18 @@ func TestRecordsOfGuessedTokensAreLimited(t *testing.T) {
 		}
 		wrong.ID = newID()
 		if err := try(wrong, "10.0.0.66"); !errors.Is(err, ErrTooMany) {
-			t.Fatal("one more guess from there:", err)
+			t.Fatal("a guess beyond the address's limit:", err)
 		}
 		if err := try(token(t, g, NewJoinToken{}), "10.0.0.66"); err != nil {
-			t.Fatal("a good token from there:", err)
+			t.Fatal("a good token from that address:", err)
 		}
 		audits, err := g.Store.Audits(t.Context(), 100)
-		if err != nil || len(audits) != 2*maxAttempts+4 { // including both refusals, the good join, and the first record of the audit
+		if err != nil || len(audits) != 2*maxAttempts+4 { // and both refusals, the good join, and the first record of the audit
 			t.Fatalf("%d audit records %v", len(audits), err)
 		}
 		time.Sleep(attemptWindow)
 		if err := try(k, "10.0.0.66"); !errors.Is(err, nil) {
-			t.Fatal("a quarter of an hour later:", err)
+			t.Fatal("a guess a quarter of an hour later:", err)
 		}
 	})
 }
@@ -317,15 +317,15 @@ func TestRenewal(t *testing.T) {
 		renew := func(m machine) (wire.JoinAnswer, error) {
 			return g.Renew(t.Context(), wire.RenewRequest{CSR: m.csr(t)}, certs)
 		}
-		time.Sleep(400 * 24 * time.Hour) // the device was switched off for a year and a month
+		time.Sleep(400 * 24 * time.Hour) // the device is switched off for a year and a month
 		if _, err := g.Authenticate(from(certs)); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("an expired certificate does more than renew", err)
+			t.Fatal("an expired certificate authenticates a request", err)
 		}
 		if _, err := renew(thief); !errors.Is(err, ErrInvalid) {
-			t.Fatal("another key:", err)
+			t.Fatal("a renewal with another key:", err)
 		}
 		if _, err := g.Renew(t.Context(), wire.RenewRequest{CSR: m.csr(t)}, nil); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("no certificate:", err)
+			t.Fatal("a renewal without a certificate:", err)
 		}
 		fresh, err := renew(m)
 		must(t, err)
@@ -338,16 +338,16 @@ func TestRenewal(t *testing.T) {
 		person, _, err := g.Authority.IssueClient(pki.Admin, "pi-1", time.Hour)
 		must(t, err)
 		if _, err := g.Renew(t.Context(), wire.RenewRequest{CSR: m.csr(t)}, certificates(t, string(person))); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("a person renews:", err)
+			t.Fatal("a renewal with a user's certificate:", err)
 		}
 		g.hub.expel("pi-1")
-		var told *dismissal
-		if _, err := renew(m); !errors.Is(err, ErrForbidden) || !errors.As(err, &told) || told.told.By != "anna" {
-			t.Fatal("a removed node:", err)
+		var refusal *dismissal
+		if _, err := renew(m); !errors.Is(err, ErrForbidden) || !errors.As(err, &refusal) || refusal.notice.By != "anna" {
+			t.Fatal("a renewal for a removed node:", err)
 		}
 		time.Sleep(pki.RenewalGrace)
 		if _, err := renew(m); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("too late:", err)
+			t.Fatal("a renewal after the grace period:", err)
 		}
 	})
 }
@@ -395,14 +395,14 @@ func TestErrorsInATokenAreReportedTogether(t *testing.T) {
 		}
 	}
 	if _, err := g.CreateJoinToken(t.Context(), NewJoinToken{Site: "oslo", Node: "pi-1", Uses: 2, Life: time.Hour}); !errors.Is(err, ErrInvalid) {
-		t.Fatal("two devices for one node", err)
+		t.Fatal("a token for two devices with one node name", err)
 	}
 	for name, n := range map[string]NewJoinToken{
-		"no use":             {Site: "oslo", Life: time.Hour},
-		"too many uses":      {Site: "oslo", Uses: maxTokenUses + 1, Life: time.Hour},
-		"a lifetime of zero": {Site: "oslo", Uses: 1},
-		"for ever":           {Site: "oslo", Uses: 1, Life: maxTokenLife + time.Second},
-		"no site":            {Uses: 1, Life: time.Hour},
+		"no use":              {Site: "oslo", Life: time.Hour},
+		"too many uses":       {Site: "oslo", Uses: maxTokenUses + 1, Life: time.Hour},
+		"a lifetime of zero":  {Site: "oslo", Uses: 1},
+		"too long a lifetime": {Site: "oslo", Uses: 1, Life: maxTokenLife + time.Second},
+		"no site":             {Uses: 1, Life: time.Hour},
 	} {
 		if _, err := g.CreateJoinToken(t.Context(), n); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
@@ -430,7 +430,7 @@ func TestTheHandlers(t *testing.T) {
 	if string(ca) != string(g.Authority.RootPEM()) {
 		t.Fatalf("%s", ca)
 	}
-	hubs := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC) // a hub with its own time, on a gateway with a wrong clock
+	hubs := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC) // the hub's time, while the machine has a wrong clock
 	g.Now = func() time.Time { return hubs }
 	if resp, err = http.Get(server.URL + wire.PathCA); err != nil || resp.Header.Get("Date") != "Mon, 03 Feb 2031 04:05:06 GMT" {
 		t.Errorf("the time of the hub is %q: %v", resp.Header.Get("Date"), err)
@@ -456,10 +456,10 @@ func TestTheHandlers(t *testing.T) {
 		code int
 	}{
 		"too large":             {wire.PathJoin, bytes.Repeat([]byte(" "), wire.MaxJoin+1), http.StatusRequestEntityTooLarge},
-		"no JSON":               {wire.PathJoin, []byte("x"), http.StatusBadRequest},
+		"invalid JSON":          {wire.PathJoin, []byte("x"), http.StatusBadRequest},
 		"nested":                {wire.PathJoin, []byte(strings.Repeat(`{"a":`, 5000)), http.StatusBadRequest},
 		"wrong types":           {wire.PathJoin, []byte(`{"token":1}`), http.StatusBadRequest},
-		"an odd machine":        {wire.PathJoin, []byte(`{"machineID":"zz"}`), http.StatusBadRequest},
+		"an invalid machine id": {wire.PathJoin, []byte(`{"machineID":"zz"}`), http.StatusBadRequest},
 		"a renewal without TLS": {wire.PathRenew, []byte(`{}`), http.StatusUnauthorized},
 	} {
 		code, body := post(c.path, c.body)
@@ -470,7 +470,7 @@ func TestTheHandlers(t *testing.T) {
 	}
 }
 
-// The device must not take a missing response for success.
+// The response has an error, which the device does not take for success.
 func TestAnIncompleteRequestIsRefused(t *testing.T) {
 	g := guard(t, t.TempDir())
 	for _, path := range []string{wire.PathJoin, wire.PathRenew} {
@@ -495,7 +495,7 @@ func FuzzParseJoinToken(f *testing.F) {
 		}
 		again, err := wire.ParseJoinToken(k.Text())
 		if err != nil || again != k {
-			t.Fatalf("%q became %q: %v", text, k.Text(), err)
+			t.Fatalf("%q is parsed as %q: %v", text, k.Text(), err)
 		}
 		if !strings.HasSuffix(fmt.Sprint(k), ".…") {
 			t.Fatal("printing a token shows its secret")

@@ -11,13 +11,13 @@ import (
 // A Kubeconfig is a file for kubectl, with a certificate or a token.
 type Kubeconfig struct {
 	Server, User  string
-	Others        []string // URLs of the hubs of the database; may include Server
+	Others        []string // URLs of all hubs of the database; may include Server
 	CA, Cert, Key []byte   // PEM
-	Token         string   // "": with the certificate
+	Token         string   // "": authenticate with the certificate
 }
 
-// YAML returns the file. The context flotilla is that of Server. kubectl never tries a second
-// server, so each other hub has a context flotilla@HOST:PORT.
+// YAML returns the file. Its context flotilla uses Server. kubectl never tries a second server, so
+// each other hub has a context flotilla@HOST:PORT.
 func (k Kubeconfig) YAML() ([]byte, error) {
 	type m = map[string]any
 	user := m{"client-certificate-data": k.Cert, "client-key-data": k.Key}
@@ -39,13 +39,14 @@ func (k Kubeconfig) YAML() ([]byte, error) {
 	})
 }
 
-// JoinLine returns the command to join with a token. The device tries the hubs in this order.
+// JoinLine returns the command to join with a token. The device tries the hubs in the order of
+// hubs.
 func JoinLine(hubs []string, t wire.JoinToken) string {
 	all := distinct(hubs)
 	return "flotilla-device join " + strings.Join(all[:min(len(all), wire.MaxBrokers)], ",") + " --token " + t.Text()
 }
 
-// distinct returns the URLs in their order, without repetitions.
+// distinct returns the URLs in their order, without duplicates.
 func distinct(hubs []string) (all []string) {
 	seen := map[string]bool{}
 	for _, h := range hubs {

@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// kubectl uses one server, so each hub of a database has a context. The first hub's is the current
-// one.
+// A kubectl context has one server, so each hub of a database has a context. The first hub's
+// context is the current one.
 func TestAKubeconfigHasAContextForEachHub(t *testing.T) {
 	text, err := Kubeconfig{Server: "https://hub:8443", Others: []string{"https://a:8443", "https://hub:8443", "https://b:8443"}, User: "ann", CA: []byte("ca"), Token: "t"}.YAML()
 	if err != nil {
@@ -56,6 +56,6 @@ func TestAJoinLineNamesEachHub(t *testing.T) {
 		many = append(many, "https://h"+strings.Repeat("x", i)+":1")
 	}
 	if n := strings.Count(JoinLine(many, token), "https://"); n != wire.MaxBrokers {
-		t.Errorf("%d addresses, and a device takes %d", n, wire.MaxBrokers)
+		t.Errorf("the line has %d addresses, but a device accepts %d", n, wire.MaxBrokers)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A lockout counts attempts per key before they are checked, so that concurrent attempts count too.
-// Too many within a quarter of an hour lock the key for a quarter of an hour.
+// A lockout counts attempts per key. It counts them before they are checked, so that concurrent
+// attempts count too. Too many within a quarter of an hour lock the key for a quarter of an hour.
 type lockout struct {
 	mu   sync.Mutex
 	keys map[string]failureCount
@@ -49,9 +49,9 @@ type allowance struct {
 	most int
 }
 
-// try counts an attempt for each key, if all are below their limits. giveBack takes this attempt
-// back, if it succeeded or was not checked. Earlier attempts stay, since a user with one password
-// could otherwise go on guessing others.
+// try counts an attempt for each key, if all keys are below their limits. giveBack takes the
+// attempt back; call it if the attempt succeeded or was not checked. Earlier attempts stay:
+// otherwise a user with one password could reset the count while guessing others.
 func (l *lockout) try(now time.Time, keys ...allowance) (giveBack func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +91,7 @@ func (l *lockout) giveBack(keys []allowance) {
 	}
 }
 
-// forget frees memory. It drops what has expired, and then part of the kind with most keys: those
+// forget frees memory. It drops expired keys. Then, of the kind with the most keys, it drops keys
 // below their limits first, then the oldest. So a flood from thousands of addresses costs no memory
 // and unlocks no other key.
 func (l *lockout) forget(now time.Time) {

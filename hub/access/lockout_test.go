@@ -17,7 +17,7 @@ func TestAFloodUnlocksNoKey(t *testing.T) {
 		}
 	}
 	at := netip.MustParsePrefix("2001:db8::/32").Addr().As16()
-	for i := range 60_000 { // each from another /64 and another /48
+	for i := range 60_000 { // each address from another /64 and another /48
 		now = now.Add(5 * time.Millisecond)
 		at[4], at[5], at[6], at[7] = byte(i>>8), byte(i), byte(i>>16), byte(i>>3)
 		_, _ = l.try(now, tries("join", netip.AddrFrom16(at).String())...)
@@ -29,7 +29,7 @@ func TestAFloodUnlocksNoKey(t *testing.T) {
 		t.Error("a locked key may try again after a flood")
 	}
 	if n := len(l.keys); n > maxLockoutKeys {
-		t.Errorf("%d keys are remembered", n)
+		t.Errorf("%d keys are stored", n)
 	}
 }
 
@@ -46,11 +46,11 @@ func TestASiteOfNetworksHasALimit(t *testing.T) {
 		t.Errorf("%d attempts from one /48, want %d", tried, maxSiteAttempts)
 	}
 	if _, err := l.try(now, tries("login", "2001:db8:2::1")...); err != nil {
-		t.Error("a neighbour is locked out:", err)
+		t.Error("another /48 is locked out:", err)
 	}
 	for _, source := range []string{"192.0.2.1", "::ffff:192.0.2.1", "not an address"} {
 		if n := len(tries("login", source)); n != 1 {
-			t.Errorf("%s counts for %d", source, n)
+			t.Errorf("%s has %d keys", source, n)
 		}
 	}
 }

@@ -8,14 +8,15 @@ import (
 	"flotilla.dev/hub/pki"
 )
 
-// observerKey is an observer's name among the revoked certificates. A user cannot have it.
+// observerKey is an observer's name in the list of revoked certificates. It is not a valid user
+// name.
 func observerKey(name string) string { return "mqtt-observer/" + name }
 
 // CheckObserver checks the name of an observer.
 func CheckObserver(name string) error { return checkUser(name) }
 
-// MayObserve reports whether an MQTT observer may connect: its certificate is valid, and neither it
-// nor its issuer was revoked.
+// MayObserve reports whether an MQTT observer may connect: its certificate is valid, and neither
+// the certificate nor its issuer was revoked.
 func (g *Guard) MayObserve(ctx context.Context, shown []*x509.Certificate) error {
 	h, err := g.Authority.Verify(shown)
 	if err == nil && h.Role != pki.Observer {
@@ -37,7 +38,7 @@ func (g *Guard) MayObserve(ctx context.Context, shown []*x509.Certificate) error
 	return nil
 }
 
-// RevokeObserver revokes all certificates of an observer that were issued until now. Its
+// RevokeObserver revokes all certificates of an observer that have been issued. The observer's
 // connections close within seconds.
 func (g *Guard) RevokeObserver(ctx context.Context, name string) error {
 	if err := CheckObserver(name); err != nil {

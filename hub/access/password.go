@@ -12,7 +12,7 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// Cost of argon2id: 19 MiB, two passes, one lane (OWASP's first choice). It takes a tenth of a
+// Cost of argon2id, OWASP's first choice: 19 MiB, two passes, one lane. It takes a tenth of a
 // second on a gateway.
 const (
 	argonMemory = 19 * 1024 // KiB
@@ -28,7 +28,7 @@ const (
 // hashPassword returns the PHC string of a password.
 func (g *Guard) hashPassword(ctx context.Context, password string) (string, error) {
 	salt := make([]byte, argonSalt)
-	_, _ = rand.Read(salt) // never fails, see crypto/rand
+	_, _ = rand.Read(salt) // never fails; see crypto/rand
 	key, err := g.argon(ctx, g.settled, password, salt)
 	if err != nil {
 		return "", err
@@ -40,7 +40,7 @@ func (g *Guard) hashPassword(ctx context.Context, password string) (string, erro
 
 // checkPassword compares a password with a PHC string. An empty PHC string, for an unknown user,
 // takes as long and never matches. A client from a familiar network does not wait behind unknown
-// ones.
+// clients.
 func (g *Guard) checkPassword(ctx context.Context, password, phc string, familiar bool) (bool, error) {
 	slots := g.hashing
 	if familiar {
@@ -62,7 +62,7 @@ func (g *Guard) checkPassword(ctx context.Context, password, phc string, familia
 	return err == nil && phc != "" && same(got, want), err
 }
 
-// argon waits for a slot, so that a flood of logins does not exhaust the memory.
+// argon waits for a slot, so that a flood of logins does not use up the memory.
 func (g *Guard) argon(ctx context.Context, slots chan struct{}, password string, salt []byte) ([]byte, error) {
 	select {
 	case slots <- struct{}{}:
@@ -73,8 +73,8 @@ func (g *Guard) argon(ctx context.Context, slots chan struct{}, password string,
 	return argon2.IDKey([]byte(password), salt, argonTime, argonMemory, argonLanes, argonKey), nil
 }
 
-// common are passwords that only satisfy the length rule; compared without case and trailing
-// digits.
+// common are passwords that satisfy only the length rule. They are compared without case and
+// trailing digits.
 var common = []string{"password", "passwort", "flotilla", "administrator", "qwertyuiop", "qwertzuiop", "letmein",
 	"changeme", "raspberry", "welcome", "iloveyou", "abcdefghij"}
 

@@ -33,8 +33,8 @@ func checkUser(name string) error {
 	return nil
 }
 
-// SetupSecret creates the secret of the one-time link for the first administrator. It is valid
-// once, for 30 minutes, and replaces an earlier one. It returns "" if a user exists.
+// SetupSecret creates the secret of the one-time link for the first administrator. The link is
+// valid once, for 30 minutes, and replaces an earlier one. SetupSecret returns "" if a user exists.
 func (g *Guard) SetupSecret(ctx context.Context) (string, error) {
 	users, err := g.Store.Users(ctx)
 	if err != nil || len(users) > 0 {
@@ -53,7 +53,7 @@ type NewUser struct {
 	Role     Role
 }
 
-// Setup creates the first administrator for the holder of the setup secret.
+// Setup creates the first administrator for the sender of the setup secret.
 func (g *Guard) Setup(ctx context.Context, secret string, u NewUser, source string) error {
 	now := g.Now()
 	keys := tries("setup", source)
@@ -133,8 +133,8 @@ func (g *Guard) SetPassword(ctx context.Context, name, password string) error {
 	return g.callers.clearAfter(g.Store.SetPassword(ctx, name, phc))
 }
 
-// SetRole changes a user's role from the next request on. Client certificates have the role in
-// them, so those of the user are revoked.
+// SetRole changes a user's role from the next request on. It revokes the user's client
+// certificates, because they contain the role.
 func (g *Guard) SetRole(ctx context.Context, name string, role Role) error {
 	if _, err := ParseRole(string(role)); err != nil {
 		return err
@@ -147,8 +147,8 @@ func (g *Guard) DeleteUser(ctx context.Context, name string) error {
 	return g.callers.clearAfter(g.Store.DeleteUser(ctx, name, g.Now()))
 }
 
-// RevokeKubeconfigs revokes all client certificates of a name that were issued until now. A
-// kubeconfig's name need not be a user of the page.
+// RevokeKubeconfigs revokes all client certificates of a name that have been issued. The name in a
+// kubeconfig need not be a user of the page.
 func (g *Guard) RevokeKubeconfigs(ctx context.Context, name string) error {
 	if name == "" {
 		return fmt.Errorf("%w: the user name is empty; write the name that was used with --user", ErrInvalid)
@@ -174,14 +174,14 @@ func (g *Guard) Users(ctx context.Context) ([]store.User, error) {
 	return users, err
 }
 
-// maxUnknownAttempts is the limit of attempts within a quarter of an hour on one user's password,
-// from all networks together that the user has never logged in from. A known network has its own
-// limit, so that nobody elsewhere can lock the user out.
+// maxUnknownAttempts limits the attempts within a quarter of an hour on one user's password, from
+// all networks together from which the user has never logged in. A known network has its own limit,
+// so that other networks cannot lock the user out.
 const maxUnknownAttempts = 30
 
 // Login checks a password and returns the cookie of a new session, valid for 24 hours.
 func (g *Guard) Login(ctx context.Context, name, password, source string) (*http.Cookie, error) {
-	if password == "" { // an empty form: nothing to check
+	if password == "" { // nothing to check in an empty form
 		return nil, fmt.Errorf("%w: wrong name or password", ErrUnauthenticated)
 	}
 	now, name := g.Now(), clip(name)
@@ -227,7 +227,7 @@ func (g *Guard) Login(ctx context.Context, name, password, source string) (*http
 	return c, nil
 }
 
-const maxLogins = 8 // networks per user
+const maxLogins = 8 // stored networks per user
 
 // addressesOf returns the networks from which a user has logged in, the newest last.
 func (g *Guard) addressesOf(ctx context.Context, name string) ([]string, error) {
@@ -242,8 +242,8 @@ func (g *Guard) cameFrom(ctx context.Context, name string, networks []string) er
 	return g.Store.SetMeta(ctx, store.LoginsOf(name), strings.Join(networks[max(0, len(networks)-maxLogins):], " "))
 }
 
-// verifyPassword reports whether a password is right, and returns the hash that it was compared with: the
-// check may wait for seconds, and the hash may change meanwhile. An unknown user takes as long.
+// verifyPassword reports whether a password is right. It also returns the hash that it was compared
+// with, because the stored hash may change while the check waits. An unknown user takes as long.
 func (g *Guard) verifyPassword(ctx context.Context, name, password string,
 	familiar bool) (stored string, known bool, err error) {
 	user, err := g.Store.User(ctx, name)
@@ -258,7 +258,7 @@ func (g *Guard) verifyPassword(ctx context.Context, name, password string,
 }
 
 // newSession returns the cookie of a new session, valid for 24 hours. It returns store.ErrNotFound
-// if the stored hash is no longer the one that was checked.
+// if the stored hash is no longer the hash that was checked.
 func (g *Guard) newSession(ctx context.Context, s store.Session, stored string) (*http.Cookie, error) {
 	secret := newSecret()
 	s.Hash, s.CSRF, s.Expires = hash(secret), newSecret(), s.Created.Add(sessionLife)
@@ -269,7 +269,7 @@ func (g *Guard) newSession(ctx context.Context, s store.Session, stored string) 
 	return cookie(secret, int(sessionLife/time.Second)), nil
 }
 
-// Logout ends the session of a request and returns a cookie that deletes the browser's.
+// Logout ends the session of a request and returns a cookie that deletes the browser's cookie.
 func (g *Guard) Logout(ctx context.Context, r *http.Request) (*http.Cookie, error) {
 	var err error
 	if c, cerr := r.Cookie(Cookie); cerr == nil {
@@ -288,5 +288,5 @@ func cookie(value string, maxAge int) *http.Cookie {
 		SameSite: http.SameSiteStrictMode}
 }
 
-// clip limits a typed name in the audit.
+// clip shortens a typed name for the audit.
 func clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), 64)], "?") }

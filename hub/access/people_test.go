@@ -22,13 +22,13 @@ func TestTheSetupLinkCreatesOneAdministrator(t *testing.T) {
 	g := guard(t, t.TempDir())
 	ctx := t.Context()
 	if err := g.Setup(ctx, "", NewUser{Name: "eve", Password: goodPassword}, "10.0.0.66"); !errors.Is(err, ErrForbidden) {
-		t.Fatal("without any link:", err)
+		t.Fatal("a setup before the first link:", err)
 	}
 	older, err := g.SetupSecret(ctx)
 	must(t, err)
 	secret, err := g.SetupSecret(ctx)
 	must(t, err)
-	for name, s := range map[string]string{"an older link": older, "a guess": newSecret(), "nothing": ""} {
+	for name, s := range map[string]string{"a replaced link": older, "a guess": newSecret(), "nothing": ""} {
 		if err := g.Setup(ctx, s, NewUser{Name: "eve", Password: goodPassword}, "10.0.0.66"); !errors.Is(err, ErrForbidden) {
 			t.Fatal(name, err)
 		}
@@ -55,10 +55,10 @@ func TestTheSetupLinkCreatesOneAdministrator(t *testing.T) {
 	}
 	users, err := g.Users(ctx)
 	if in != 1 || err != nil || len(users) != 1 || users[0].Role != string(Admin) || users[0].Password != "" {
-		t.Fatalf("%d succeeded: %+v %v", in, users, err)
+		t.Fatalf("%d of two concurrent setups succeed: %+v %v", in, users, err)
 	}
 	if again, err := g.SetupSecret(ctx); again != "" || err != nil {
-		t.Fatalf("another setup link after the setup: %q %v", again, err)
+		t.Fatalf("there is a setup link after the setup: %q %v", again, err)
 	}
 }
 
@@ -96,10 +96,10 @@ func TestGuessingTheSetupLinkLocksTheSourceOut(t *testing.T) {
 			t.Errorf("%d guesses were checked, want %d", checked, maxAttempts)
 		}
 		if err := setup(secret, "10.0.0.66"); !errors.Is(err, ErrTooMany) {
-			t.Error("the right one from there:", err)
+			t.Error("the right password from a locked address:", err)
 		}
 		if err := setup(secret, "10.0.0.1"); err != nil {
-			t.Error("from elsewhere:", err)
+			t.Error("the right password from another address:", err)
 		}
 	})
 }
@@ -107,7 +107,7 @@ func TestGuessingTheSetupLinkLocksTheSourceOut(t *testing.T) {
 func TestWeakPasswordsAreRefused(t *testing.T) {
 	for _, p := range []string{"", "short", "password", "password123", "Password1!", "1234567890", "9876543210", "aaaaaaaaaaaa", "abababababab", "flotilla2026", "anna-anna-a", "raspberry1234", "changeme!!", strings.Repeat("x y z a b ", 30), "bad\xff\xfeutf8 here"} {
 		if err := checkStrength(p, "anna"); !errors.Is(err, ErrInvalid) {
-			t.Errorf("%q is accepted", p)
+			t.Errorf("the weak password %q is accepted", p)
 		}
 	}
 	for _, p := range []string{goodPassword, "tr0ub4dor&3x", "blåbærsyltetøy", "Kaffee um sieben", "anna likes green tea"} {
@@ -153,26 +153,26 @@ func TestASessionAuthenticatesItsUserUntilItEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := g.Authenticate(with(other)); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("after logout:", err)
+			t.Fatal("the session after a logout:", err)
 		}
 		if _, err := g.Authenticate(with(&http.Cookie{Name: Cookie, Value: "x"})); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("a guess:", err)
+			t.Fatal("an invented session:", err)
 		}
 		if _, err := g.Authenticate(httptest.NewRequest(http.MethodGet, "https://hub/", nil)); !errors.Is(err, ErrUnauthenticated) {
 			t.Fatal("nothing:", err)
 		}
 		time.Sleep(sessionLife + time.Second)
 		if _, err := g.Authenticate(with(c)); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("after a day:", err)
+			t.Fatal("the session after a day:", err)
 		}
 		c, err = g.Login(t.Context(), "anna", goodPassword, "10.0.0.1")
 		must(t, err)
 		must(t, g.SetPassword(t.Context(), "anna", "another horse battery"))
 		if _, err := g.Authenticate(with(c)); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("after a new password:", err)
+			t.Fatal("the session after a new password:", err)
 		}
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.1"); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("the old password:", err)
+			t.Fatal("the old password is accepted:", err)
 		}
 	})
 }
@@ -189,16 +189,16 @@ func TestGuessingPasswordsLocksTheSourceOut(t *testing.T) {
 		for i := range maxAttempts {
 			name := "anna"
 			if i%2 == 1 {
-				name = "nobody" // an unknown name counts, with an equal response
+				name = "nobody" // an unknown user's attempts count too, with an equal response
 			}
 			if err := guess(name, "wrong wrong wrong", "2001:db8::1"); !errors.Is(err, ErrUnauthenticated) || err.Error() != "not logged in: wrong name or password" {
 				t.Fatal(i, err)
 			}
 		}
-		if err := guess("anna", goodPassword, "2001:db8::2"); !errors.Is(err, ErrTooMany) { // the network of one customer
+		if err := guess("anna", goodPassword, "2001:db8::2"); !errors.Is(err, ErrTooMany) { // the same /64, so the same customer
 			t.Fatal(err)
 		}
-		if err := guess("anna", goodPassword, "2001:db8:1::1"); err != nil { // the user, in another network
+		if err := guess("anna", goodPassword, "2001:db8:1::1"); err != nil { // the user in another network
 			t.Fatal(err)
 		}
 		time.Sleep(attemptWindow)
@@ -208,8 +208,7 @@ func TestGuessingPasswordsLocksTheSourceOut(t *testing.T) {
 	})
 }
 
-// A new user with the name of a deleted one has no known networks: guesses from its networks are
-// limited too.
+// The networks of a deleted user are not known for a new user with the same name.
 func TestANewUserHasNoKnownNetworks(t *testing.T) {
 	g := guard(t, t.TempDir())
 	ctx := t.Context()
@@ -222,7 +221,7 @@ func TestANewUserHasNoKnownNetworks(t *testing.T) {
 	must(t, g.DeleteUser(ctx, "anna"))
 	must(t, g.CreateUser(ctx, NewUser{"anna", goodPassword, Admin}))
 	if at, err := g.addressesOf(ctx, "anna"); err != nil || len(at) > 0 {
-		t.Errorf("her known networks are %v: %v", at, err)
+		t.Errorf("a new user has the known networks %v: %v", at, err)
 	}
 }
 
@@ -273,7 +272,7 @@ func TestAnAPITokenAuthenticatesItsUserUntilItEnds(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		// A good cookie does not replace a bad token.
+		// A valid cookie does not replace an invalid token.
 		c, err := g.Login(ctx, "olav", goodPassword, "10.0.0.1")
 		must(t, err)
 		r := httptest.NewRequest(http.MethodGet, "https://hub/", nil)
@@ -300,14 +299,14 @@ func TestAnAPITokenAuthenticatesItsUserUntilItEnds(t *testing.T) {
 		must(t, err)
 		must(t, g.DeleteUser(ctx, "olav"))
 		if err := bearer("Bearer " + token); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("its user was deleted:", err)
+			t.Fatal("the token of a deleted user:", err)
 		}
 		if _, err := g.CreateAPIToken(ctx, NewAPIToken{"olav", "", time.Hour}); !errors.Is(err, store.ErrNotFound) {
 			t.Fatal(err)
 		}
 		must(t, g.CreateUser(ctx, NewUser{"olav", goodPassword, Operator}))
 		if err := bearer("Bearer " + token); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("a new user has the token of the former one:", err)
+			t.Fatal("a token of a deleted user after its name was created again:", err)
 		}
 		if _, err := g.CreateAPIToken(ctx, NewAPIToken{"olav", "", 0}); !errors.Is(err, ErrInvalid) {
 			t.Fatal(err)
@@ -331,7 +330,7 @@ func TestACertificateAuthenticatesUntilItsUserIsDeleted(t *testing.T) {
 	chain, _, err = foreign.IssueClient(pki.Admin, "anna", time.Hour)
 	must(t, err)
 	if _, err := g.Authenticate(from(certificates(t, string(chain)))); !errors.Is(err, ErrUnauthenticated) {
-		t.Fatal("another authority's:", err)
+		t.Fatal("a certificate of another authority:", err)
 	}
 	must(t, g.DeleteUser(ctx, "anna"))
 	if _, err := g.Authenticate(from(certs)); !errors.Is(err, ErrUnauthenticated) || !strings.Contains(err.Error(), "kubeconfig") {
@@ -341,11 +340,12 @@ func TestACertificateAuthenticatesUntilItsUserIsDeleted(t *testing.T) {
 	chain, _, err = g.Authority.IssueClient(pki.Admin, "anna", time.Hour)
 	must(t, err)
 	if _, err := g.Authenticate(from(certificates(t, string(chain)))); err != nil {
-		t.Fatal("issued later:", err)
+		t.Fatal("a certificate issued after the revocation:", err)
 	}
 }
 
-// A kubeconfig may have a name that is not a user's. An observer with that name is not affected.
+// A kubeconfig may have a name that is not a user's. Its revocation does not affect an observer
+// with the same name.
 func TestAKubeconfigOfAnyNameIsRevoked(t *testing.T) {
 	g := guard(t, t.TempDir())
 	issue := func(role pki.Role) []*x509.Certificate {
@@ -364,10 +364,10 @@ func TestAKubeconfigOfAnyNameIsRevoked(t *testing.T) {
 	must(t, g.MayObserve(t.Context(), observer))
 	time.Sleep(2 * time.Millisecond) // issue times have milliseconds
 	if _, err := g.Authenticate(from(issue(pki.Admin))); err != nil {
-		t.Error("issued later:", err)
+		t.Error("a certificate issued after the revocation:", err)
 	}
 	if err := g.RevokeKubeconfigs(t.Context(), ""); !errors.Is(err, ErrInvalid) {
-		t.Error("of nobody:", err)
+		t.Error("revoking certificates without a name:", err)
 	}
 }
 
@@ -382,15 +382,15 @@ func TestFormsOfOtherSitesAreRefused(t *testing.T) {
 		form    string
 		ok      bool
 	}{
-		{"reading needs nothing", session, "GET", map[string]string{"Sec-Fetch-Site": "cross-site"}, "", true},
-		{"our page with the token", session, "POST", map[string]string{"Sec-Fetch-Site": "same-origin", "X-CSRF-Token": "right"}, "", true},
-		{"our page with the token in the form", session, "POST", map[string]string{"Origin": "https://hub"}, "right", true},
-		{"our page without the token", session, "POST", map[string]string{"Sec-Fetch-Site": "same-origin"}, "", false},
+		{"a GET from another site", session, "GET", map[string]string{"Sec-Fetch-Site": "cross-site"}, "", true},
+		{"the hub's page with the token", session, "POST", map[string]string{"Sec-Fetch-Site": "same-origin", "X-CSRF-Token": "right"}, "", true},
+		{"the hub's page with the token in the form", session, "POST", map[string]string{"Origin": "https://hub"}, "right", true},
+		{"the hub's page without the token", session, "POST", map[string]string{"Sec-Fetch-Site": "same-origin"}, "", false},
 		{"an earlier session's token", session, "DELETE", map[string]string{"Sec-Fetch-Site": "same-origin", "X-CSRF-Token": "wrong"}, "", false},
 		{"another site, even with the token", session, "POST", map[string]string{"Sec-Fetch-Site": "cross-site", "X-CSRF-Token": "right"}, "", false},
 		{"another site by its origin", session, "POST", map[string]string{"Origin": "https://evil.example"}, "right", false},
 		{"a sibling site", session, "POST", map[string]string{"Sec-Fetch-Site": "same-site", "X-CSRF-Token": "right"}, "", false},
-		{"a session without a token stored", User{Via: "session"}, "POST", nil, "x", false},
+		{"a session without a stored token", User{Via: "session"}, "POST", nil, "x", false},
 		{"a program with an API token", User{Via: "token"}, "POST", nil, "", true},
 		{"kubectl with a certificate", User{Via: "certificate"}, "POST", nil, "", true},
 		{"a browser with a certificate from another site", User{Via: "certificate"}, "POST", map[string]string{"Sec-Fetch-Site": "cross-site"}, "", false},
@@ -467,8 +467,8 @@ func TestRolesHaveTheRightsOfTheTable(t *testing.T) {
 	}
 }
 
-// No secret is in the database, in a backup or in the log.
-func TestNoSecretIsKeptOrLogged(t *testing.T) {
+// Secrets are not in the database, in backups or in the log.
+func TestNoSecretIsStoredOrLogged(t *testing.T) {
 	dir := t.TempDir()
 	g := guard(t, dir)
 	ctx := t.Context()
@@ -497,7 +497,7 @@ func TestNoSecretIsKeptOrLogged(t *testing.T) {
 	must(t, err)
 	text := string(raw) + string(wal) + g.log.String()
 	if !strings.Contains(text, "laptop") || !strings.Contains(g.log.String(), "pi-1") {
-		t.Fatal("the test looks in the wrong place")
+		t.Fatal("the database does not contain a known value: the test reads the wrong files")
 	}
 	for name, s := range map[string]string{"setup secret": setup, "password": goodPassword, "a mistyped password": "wrong-password-typed", "session": session.Value,
 		"API token": strings.Split(api, ".")[2], "join token": token.Secret, "wrong join token": bad.Secret} {

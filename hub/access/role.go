@@ -27,16 +27,16 @@ func ParseRole(text string) (Role, error) {
 	return "", fmt.Errorf("%w: unknown role %q; use admin, operator or viewer", ErrInvalid, text)
 }
 
-// A Rule allows roles some verbs on some resources, in Kubernetes' words: a subresource is
-// "pods/log", and "*" is all. Everything else is forbidden.
+// A Rule allows roles some verbs on some resources, in Kubernetes' words: "pods/log" is a
+// subresource, and "*" stands for all. All other requests are forbidden.
 type Rule struct {
 	Roles     []Role
 	Verbs     []string
 	Resources []string
 }
 
-// rules is the whole table: the rules of the kinds, and those of the hub's own resources: users,
-// jointokens, apitokens, audit, settings, metrics, backups, joinrenewals, images,
+// rules is the whole table: the rules of the kinds, and those of the hub's own resources. These are
+// users, jointokens, apitokens, audit, settings, metrics, backups, joinrenewals, images,
 // podsecurity (a namespace's level below the default) and account (a user's own password and API
 // tokens).
 var rules = append(ofKinds(),
@@ -60,7 +60,7 @@ func ofKinds() (all []Rule) {
 	}
 	for _, r := range state.Served() {
 		if r.In != r.Group {
-			continue // another version of a kind
+			continue // the same kind in another version
 		}
 		add(string(r.Kind), r.Viewer, r.Operator)
 		for _, s := range r.Subs {

@@ -19,15 +19,15 @@ func TestANewRoleAppliesAtOnce(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "https://hub/", nil)
 	r.AddCookie(c)
 	if u, err := g.Authenticate(r); err != nil || u.Role != Viewer {
-		t.Errorf("by the session: %+v %v", u, err)
+		t.Errorf("the session's user after SetRole: %+v %v", u, err)
 	}
 	if u, err := g.Authenticate(from(certificates(t, string(chain)))); !errors.Is(err, ErrUnauthenticated) {
-		t.Errorf("by a certificate of before: %+v %v", u, err)
+		t.Errorf("the user of an earlier certificate: %+v %v", u, err)
 	}
 	if err := g.SetRole(t.Context(), "anna", "king"); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
 	if err := g.SetRole(t.Context(), "nobody", Viewer); err == nil {
-		t.Error("nobody has a role")
+		t.Error("an unknown user has a role")
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// ErrEnded is the cause of a request's context that ends because its sender has lost its rights.
+// ErrEnded is the cause of a request's context that ends because the sender's rights have ended.
 var ErrEnded = errors.New(
 	"the session, token or certificate of this request was logged out, revoked or has expired, or its role changed")
 
@@ -51,10 +51,10 @@ type sessionWatch struct {
 type sessionWatchKey struct{}
 
 // WatchSession returns a request whose context ends, with ErrEnded as its cause, within two seconds
-// after the sender loses its rights: a logout, a changed password or role, a revoked or expired
-// credential, a deleted user. This is the only place for that rule, for every kind of request.
-// found is called with the user that Authenticate finds, and may refuse it. Call end when the
-// request has been served.
+// after the sender's rights end: after a logout, a changed password or role, a revoked or expired
+// credential, or a deleted user. This is the only place of that rule, for every kind of request.
+// found is called with the user that Authenticate returns, and may refuse the user. Call end when
+// the request has been served.
 func (g *Guard) WatchSession(r *http.Request, found func(User) error) (watched *http.Request, end func()) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	t := &sessionWatch{ctx: ctx, cancel: cancel, found: found, guard: g}
@@ -109,17 +109,17 @@ func (t *sessionWatch) end() {
 	t.cancel(nil)
 }
 
-// recheck ends the requests of a credential that is no longer valid. An unreachable database ends
-// nothing.
+// recheck ends the requests of a credential that is no longer valid. It ends none while the
+// database is unreachable.
 func (g *Guard) recheck(key [sha256.Size]byte, e *watchedCredential) {
 	defer panics.CatchThen("session", func(error) { e.timer.Reset(recheck) })
 	g.watches.mu.Lock()
-	before := maps.Clone(e.ends) // a request that begins during the check was checked later
+	before := maps.Clone(e.ends) // a request that begins during the check is checked later
 	g.watches.mu.Unlock()
 	maps.DeleteFunc(before, func(t *sessionWatch, _ User) bool { return t.ctx.Err() != nil })
 	var now User
 	err := errUnavailable
-	if len(before) > 0 { // otherwise the hub may be stopping, and its store closed
+	if len(before) > 0 { // without requests the hub may be stopping, with its store closed
 		now, err = g.ownerOf(context.Background(), e.credential)
 	}
 	g.watches.mu.Lock()
@@ -142,7 +142,7 @@ type credential struct {
 	chain  []*x509.Certificate
 }
 
-// key identifies a credential without another copy of its secret.
+// key identifies a credential without a copy of its secret.
 func (c credential) key() [sha256.Size]byte {
 	text := c.kind + " " + c.secret
 	for _, cert := range c.chain {

@@ -13,7 +13,7 @@ import (
 	"flotilla.dev/hub/pki"
 )
 
-// Everything that a request has opened ends with its credential.
+// A request ends with its credential.
 func TestARequestEndsWithItsCredential(t *testing.T) {
 	type entry struct {
 		g    fixture
@@ -38,7 +38,7 @@ func TestARequestEndsWithItsCredential(t *testing.T) {
 		chain := certificates(t, string(text))
 		return entry{g: g, give: func(r *http.Request) { r.TLS = &tls.ConnectionState{PeerCertificates: chain} }}
 	}
-	// old is a credential that expires soon after its requests began.
+	// old returns a credential that expires soon after its requests begin.
 	old := func(by func(*testing.T, fixture) entry, life time.Duration) func(*testing.T, fixture) entry {
 		return func(t *testing.T, g fixture) entry {
 			e := by(t, g)
@@ -58,9 +58,9 @@ func TestARequestEndsWithItsCredential(t *testing.T) {
 		{"the user of the certificate is deleted", certificate, func(t *testing.T, e entry) { must(t, e.g.DeleteUser(t.Context(), "olav")) }, true},
 		{"the password is changed", session, func(t *testing.T, e entry) { must(t, e.g.SetPassword(t.Context(), "olav", "another horse battery")) }, true},
 		{"a changed password does not affect a token", bearer, func(t *testing.T, e entry) { must(t, e.g.SetPassword(t.Context(), "olav", "another horse battery")) }, false},
-		{"the role is lowered", session, func(t *testing.T, e entry) { must(t, e.g.SetRole(t.Context(), "olav", Viewer)) }, true},
-		{"the role of the token's user is lowered", bearer, func(t *testing.T, e entry) { must(t, e.g.SetRole(t.Context(), "olav", Viewer)) }, true},
-		{"the role of the certificate's user is lowered", certificate, func(t *testing.T, e entry) { must(t, e.g.SetRole(t.Context(), "olav", Viewer)) }, true},
+		{"the role is changed", session, func(t *testing.T, e entry) { must(t, e.g.SetRole(t.Context(), "olav", Viewer)) }, true},
+		{"the role of the token's user is changed", bearer, func(t *testing.T, e entry) { must(t, e.g.SetRole(t.Context(), "olav", Viewer)) }, true},
+		{"the role of the certificate's user is changed", certificate, func(t *testing.T, e entry) { must(t, e.g.SetRole(t.Context(), "olav", Viewer)) }, true},
 		{"the token is revoked", bearer, func(t *testing.T, e entry) { must(t, e.g.RevokeAPIToken(t.Context(), e.id)) }, true},
 		{"the session is logged out", session, func(t *testing.T, e entry) {
 			r := httptest.NewRequest(http.MethodPost, "https://hub/logout", nil)
@@ -88,7 +88,7 @@ func TestARequestEndsWithItsCredential(t *testing.T) {
 					open = append(open, r)
 				}
 				if n := len(g.watches.by); n != 1 {
-					t.Errorf("one credential is checked %d times", n)
+					t.Errorf("one credential of many requests is checked %d times", n)
 				}
 				time.Sleep(3 * recheck)
 				tt.do(t, e)
@@ -96,7 +96,7 @@ func TestARequestEndsWithItsCredential(t *testing.T) {
 				synctest.Wait()
 				for _, r := range open {
 					if ended := r.Context().Err() != nil; ended != tt.ends || ended && !errors.Is(context.Cause(r.Context()), ErrEnded) {
-						t.Errorf("its context ended: %t, want %t: %v", ended, tt.ends, context.Cause(r.Context()))
+						t.Errorf("the context has ended: %t, want %t: %v", ended, tt.ends, context.Cause(r.Context()))
 					}
 				}
 			})
@@ -113,7 +113,7 @@ func TestAFinishedRequestIsNotBound(t *testing.T) {
 	must(t, err)
 	end()
 	if len(g.watches.by) != 0 || !errors.Is(context.Cause(r.Context()), context.Canceled) {
-		t.Error("it is watched for ever")
+		t.Error("the ended request is still watched")
 	}
 	r, end = g.WatchSession(httptest.NewRequest(http.MethodGet, "https://hub/", nil), func(User) error { return ErrTooMany })
 	defer end()

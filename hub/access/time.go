@@ -9,21 +9,23 @@ import (
 	"flotilla.dev/shared/clock"
 )
 
-// tooLong is longer than any hub was away: all certificates of its devices would have expired, and
-// the time to renew them too.
+// tooLong is longer than any hub is switched off. After it, all certificates of the devices would
+// have expired, and so would the time to renew them.
 const tooLong = pki.LeafLife + pki.RenewalGrace
 
-// believed returns the time by the machine's clock and the hub's last stored time, and never
-// earlier than that. An unsynchronized clock that is ahead by more than tooLong is ignored: it
-// would lock out every device, and the stored time would stay wrong for years.
+// believed returns the time by the machine's clock and the hub's last stored time. The result is
+// never earlier than the stored time. It ignores an unsynchronized clock that is ahead by more than
+// tooLong, because that would lock out every device, and the stored time would stay wrong for
+// years.
 func believed(machine, last time.Time, kept bool) time.Time {
 	if last.IsZero() || !machine.Before(last) && (kept || machine.Sub(last) <= tooLong) {
 		return machine
 	}
-	return machine.Add(last.Sub(machine)) // keeps the machine's monotonic clock
+	return machine.Add(last.Sub(machine)) // with the machine's monotonic clock
 }
 
-// Time returns the time at which a hub with this database starts, and whether it is the machine's.
+// Time returns the time at which a hub with this database starts, and whether it is the machine's
+// time.
 func Time(ctx context.Context, s *store.Store) (now time.Time, machines bool, err error) {
 	last, err := s.LastTime(ctx)
 	if err != nil {

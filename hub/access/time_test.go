@@ -14,22 +14,22 @@ func TestAnUnsynchronizedClockLocksNobodyOut(t *testing.T) {
 		kept          bool
 		want          time.Time
 	}{
-		"a restart":              {at(time.Minute), last, false, at(time.Minute)},
-		"a winter without power": {at(tooLong), last, false, at(tooLong)},
-		"longer than any certificate, without synchronization": {at(tooLong + time.Hour), last, false, last},
-		"longer than any certificate, synchronized":            {at(tooLong + time.Hour), last, true, at(tooLong + time.Hour)},
-		"2040":                        {far, last, false, last},
-		"2040, synchronized":          {far, last, true, far},
-		"2040, without a stored time": {far, time.Time{}, false, far},
-		"behind":                      {at(-time.Hour), last, false, last},
-		"1970":                        {time.Unix(600, 0), last, false, last},
-		"behind, and synchronized":    {at(-time.Hour), last, true, last},
+		"a restart": {at(time.Minute), last, false, at(time.Minute)},
+		"as long as the certificates' life and grace": {at(tooLong), last, false, at(tooLong)},
+		"longer, without synchronization":             {at(tooLong + time.Hour), last, false, last},
+		"longer, synchronized":                        {at(tooLong + time.Hour), last, true, at(tooLong + time.Hour)},
+		"2040":                                        {far, last, false, last},
+		"2040, synchronized":                          {far, last, true, far},
+		"2040, without a stored time":                 {far, time.Time{}, false, far},
+		"behind":                                      {at(-time.Hour), last, false, last},
+		"1970":                                        {time.Unix(600, 0), last, false, last},
+		"behind, and synchronized":                    {at(-time.Hour), last, true, last},
 	} {
 		if got := believed(c.machine, c.last, c.kept); !got.Equal(c.want) {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
 	if now := time.Now(); believed(now, now.Add(-2*tooLong), false).String() == now.Add(-2*tooLong).Round(0).String() {
-		t.Error("the monotonic clock is lost: setting the clock would move deadlines")
+		t.Error("the time has no monotonic clock, so setting the clock would move deadlines")
 	}
 }

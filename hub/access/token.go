@@ -24,7 +24,7 @@ type NewJoinToken struct {
 	Uses   int               // number of devices
 	Life   time.Duration
 	By     string // user that requests it
-	// Approval makes devices that join with it wait for an administrator.
+	// Approval makes devices that join with the token wait for an administrator.
 	Approval bool
 }
 
@@ -33,7 +33,8 @@ const (
 	maxTokenLife = 366 * 24 * time.Hour
 )
 
-// CreateJoinToken creates a join token. Its secret is shown only once: the hub stores its hash.
+// CreateJoinToken creates a join token. Its secret is shown only once, because the hub stores only
+// the hash.
 func (g *Guard) CreateJoinToken(ctx context.Context, n NewJoinToken) (wire.JoinToken, error) {
 	if err := n.check(); err != nil {
 		return wire.JoinToken{}, fmt.Errorf("create join token: %w", err)
@@ -50,7 +51,7 @@ func (g *Guard) CreateJoinToken(ctx context.Context, n NewJoinToken) (wire.JoinT
 	return t, nil
 }
 
-// check returns all errors at once.
+// check returns all errors together.
 func (n *NewJoinToken) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) {
@@ -95,7 +96,7 @@ func (n *NewJoinToken) check() error {
 	return errors.Join(errs...)
 }
 
-// JoinTokens lists every join token without secrets. Expired ones stay for a month.
+// JoinTokens lists every join token, without secrets. Expired tokens are listed for a month.
 func (g *Guard) JoinTokens(ctx context.Context) ([]store.JoinToken, error) {
 	return g.Store.JoinTokens(ctx)
 }

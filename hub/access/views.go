@@ -23,7 +23,7 @@ func (g *Guard) Views(ctx context.Context, user string) ([]store.View, error) {
 	return g.Store.Views(ctx, user)
 }
 
-// SaveView saves a URL of the page under a name, and replaces an earlier one.
+// SaveView saves a URL of the page under a name. It replaces an earlier view with that name.
 func (g *Guard) SaveView(ctx context.Context, user string, v store.View) error {
 	v.Name = strings.Join(strings.Fields(v.Name), " ")
 	switch {

@@ -24,15 +24,15 @@ func TestViewsAreBounded(t *testing.T) {
 		view store.View
 		want error
 	}{
-		"another name than there is room for": {store.View{Name: "more", Href: "/nodes"}, ErrConflict},
-		"an existing name":                    {store.View{Name: "view 07", Href: "/pods?q=x"}, nil},
-		"no name":                             {store.View{Name: " ", Href: "/nodes"}, ErrInvalid},
-		"a long name":                         {store.View{Name: strings.Repeat("é", MaxViewName+1), Href: "/nodes"}, ErrInvalid},
-		"a name that turns writing around":    {store.View{Name: "a\u202eb", Href: "/nodes"}, ErrInvalid},
-		"a name that is not text":             {store.View{Name: "a\xff", Href: "/nodes"}, ErrInvalid},
-		"another host":                        {store.View{Name: "view 01", Href: "//evil.example/"}, ErrInvalid},
-		"a scheme":                            {store.View{Name: "view 01", Href: "javascript:alert(1)"}, ErrInvalid},
-		"a long address":                      {store.View{Name: "view 01", Href: "/nodes?q=" + strings.Repeat("x", maxViewHref)}, ErrInvalid},
+		"one view more than the limit": {store.View{Name: "more", Href: "/nodes"}, ErrConflict},
+		"an existing name":             {store.View{Name: "view 07", Href: "/pods?q=x"}, nil},
+		"no name":                      {store.View{Name: " ", Href: "/nodes"}, ErrInvalid},
+		"a long name":                  {store.View{Name: strings.Repeat("é", MaxViewName+1), Href: "/nodes"}, ErrInvalid},
+		"a name with a character that changes the text direction": {store.View{Name: "a\u202eb", Href: "/nodes"}, ErrInvalid},
+		"a name that is not text":                                 {store.View{Name: "a\xff", Href: "/nodes"}, ErrInvalid},
+		"another host":                                            {store.View{Name: "view 01", Href: "//evil.example/"}, ErrInvalid},
+		"a scheme":                                                {store.View{Name: "view 01", Href: "javascript:alert(1)"}, ErrInvalid},
+		"a long address":                                          {store.View{Name: "view 01", Href: "/nodes?q=" + strings.Repeat("x", maxViewHref)}, ErrInvalid},
 	} {
 		if err := g.SaveView(ctx, "anna", c.view); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", what, err, c.want)
@@ -46,6 +46,6 @@ func TestViewsAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 	if views, _ := g.Views(ctx, "anna"); len(views) != MaxViews-1 || views[0].Name != "view 01" {
-		t.Errorf("after one was deleted: %v", views)
+		t.Errorf("saving after a deletion: %v", views)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A hub with its own user can continue after root has changed the authority, also after an
-// interrupted change.
+// After root has changed the authority, also if the change was interrupted, the hub with its own
+// user can read all files.
 func TestFilesThatRootWritesBelongToTheHub(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -20,15 +20,15 @@ func TestFilesThatRootWritesBelongToTheHub(t *testing.T) {
 		name string
 		do   func(t *testing.T, dir string) error
 	}{
-		{"it is opened", func(_ *testing.T, dir string) error { _, err := Open(dir); return err }},
-		{"its keys are protected", func(t *testing.T, dir string) error { return open(t, dir).Protect([]byte(horse)) }},
-		{"a kubeconfig is due another intermediate", func(t *testing.T, dir string) error {
+		{"the authority is opened", func(_ *testing.T, dir string) error { _, err := Open(dir); return err }},
+		{"the keys are encrypted", func(t *testing.T, dir string) error { return open(t, dir).Protect([]byte(horse)) }},
+		{"a kubeconfig needs a new intermediate", func(t *testing.T, dir string) error {
 			a := open(t, dir)
 			a.Now = func() time.Time { return time.Now().Add(intermediateLife - LeafLife) }
 			_, _, err := a.IssueClient(Viewer, "kim", time.Hour)
 			return err
 		}},
-		{"a change is decided and not carried out", func(t *testing.T, dir string) error {
+		{"a change is committed, but not completed", func(t *testing.T, dir string) error {
 			return open(t, dir).prepare(map[string][]byte{"root.key": []byte("another"), formerIntermediateFile: nil})
 		}},
 	} {

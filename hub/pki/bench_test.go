@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// BenchmarkHandshake measures both sides of a device's handshake: serverHandshake and
-// clientHandshake in a profile.
+// BenchmarkHandshake measures both sides of a device's handshake. A profile shows serverHandshake
+// and clientHandshake.
 func BenchmarkHandshake(b *testing.B) {
 	a, err := Open(b.TempDir())
 	if err != nil {
@@ -39,7 +39,7 @@ func BenchmarkHandshake(b *testing.B) {
 	}
 	mqtt := a.MQTT(server, func(h Holder) error {
 		if !a.PresentlySigned(h) {
-			b.Error("signed by another")
+			b.Error("the chain has another issuer")
 		}
 		return nil
 	})

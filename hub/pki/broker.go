@@ -17,11 +17,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// brokerLife is the lifetime of the hub's certificate for an external broker. The hub replaces it
-// after half of that, and when the issuer changes.
+// brokerLife is the lifetime of the hub's certificate for an external broker. The hub replaces the
+// certificate after half of that, and when the issuer changes.
 const brokerLife = 30 * 24 * time.Hour
 
-// AtBroker is the TLS client configuration for an external broker with a certificate of
+// AtBroker is the TLS client configuration for an external broker that has a certificate of
 // IssueServer. The hub's own certificate is created here and never stored. The caller sets
 // ServerName, also for an IP address.
 func (a *Authority) AtBroker() *tls.Config {
@@ -67,8 +67,8 @@ func (a *Authority) verifyBroker(s tls.ConnectionState, name string) error {
 	return nil
 }
 
-// IssueServer issues a certificate for a broker, with its key, for a year. Members of a broker
-// cluster also use it as clients of each other. It has no role, so the hub refuses it as a client.
+// IssueServer issues a broker's certificate with its key, for a year. Members of a broker cluster
+// also use it as clients of each other. It has no role, so the hub refuses it as a client.
 func (a *Authority) IssueServer(names []string) (chainPEM, keyPEM []byte, err error) {
 	key, err := newKey()
 	if err != nil {

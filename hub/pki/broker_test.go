@@ -102,17 +102,18 @@ func TestTheHubAndABrokerAuthenticateEachOther(t *testing.T) {
 	}
 	leaf := state.PeerCertificates[0]
 	if leaf.Subject.CommonName != HubName || !slices.Equal(leaf.Subject.Organization, []string{HubOrganization}) || wire.ValidNode(leaf.Subject.CommonName) == nil {
-		t.Errorf("the hub is %s", leaf.Subject)
+		t.Errorf("the hub's certificate has the subject %s", leaf.Subject)
 	}
 	for what, c := range map[string]struct {
 		server *tls.Config
 		name   string
 	}{"another name": {serverOf(a, "broker.example"), "other.example"}, "another authority": {serverOf(other, "broker.example"), "broker.example"}, "no name": {serverOf(a, "broker.example"), ""}} {
 		if _, err := shake(c.server, c.name); err == nil {
-			t.Errorf("%s: the hub accepts it", what)
+			t.Errorf("%s: the hub accepts the broker", what)
 		}
 	}
-	// The hub refuses a broker's certificate as a client, and never issues its own role.
+	// The hub refuses a broker's certificate as a client, and never issues a certificate with its
+	// own role to a user.
 	chain, _, err := a.IssueServer([]string{"broker.example"})
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +121,7 @@ func TestTheHubAndABrokerAuthenticateEachOther(t *testing.T) {
 	block, _ := pem.Decode(chain)
 	cert, _ := x509.ParseCertificate(block.Bytes)
 	if h, err := a.Verify([]*x509.Certificate{cert}); err == nil {
-		t.Errorf("a broker is %+v", h)
+		t.Errorf("a broker's certificate is accepted as %+v", h)
 	}
 	if _, _, err := a.IssueClient(Hub, "me", LeafLife); err == nil || !strings.Contains(err.Error(), "not a role of a person") {
 		t.Errorf("%v", err)

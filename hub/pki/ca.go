@@ -2,8 +2,8 @@
 // signs, and the certificates of the hub, its devices and its users.
 //
 // It signs and verifies. It never decides whether a device may join or still owns its node: package
-// access does. It never receives the private key of a device, and never sends its own keys away,
-// except to the hubs that share its database. Packages access, serve and cli call it.
+// access does. It never receives the private key of a device. It sends its own keys only to the
+// hubs that share its database. Packages access, serve and cli call it.
 package pki
 
 import (
@@ -27,11 +27,12 @@ import (
 	"flotilla.dev/shared/clock"
 )
 
-// Lifetimes of certificates. An intermediate is replaced while it outlives all that it signs.
+// Lifetimes of certificates. An intermediate is replaced before a certificate that it signs would
+// outlive it.
 const (
 	rootLife         = 10 * 365 * 24 * time.Hour
 	intermediateLife = 2 * 365 * 24 * time.Hour
-	backdated        = 24 * time.Hour // how far NotBefore is in the past, since a device's clock may be slow
+	backdated        = 24 * time.Hour // NotBefore is this far in the past, because a device's clock may be slow
 
 	// LeafLife is the lifetime of a certificate of a device, a user or a server.
 	LeafLife = 365 * 24 * time.Hour
@@ -47,22 +48,22 @@ const fromCopy = "restore the directory pki from a copy"
 
 // An Authority is the hub's CA. Its methods may be called concurrently.
 type Authority struct {
-	// Now is the hub's time; nil: the machine's. Set it before the first use.
+	// Now is the hub's time. Nil: the machine's. Set it before the first use.
 	Now func() time.Time
 	// Keep stores the new files of a shared authority before they change on disk. An error prevents
-	// the change. nil: the authority is not shared.
+	// the change. Nil: the authority is not shared.
 	Keep func(all map[string][]byte) error
 
 	dir       string
-	signsOnly bool // opened by a command, which issues no intermediate
+	signsOnly bool // a command opened the authority, so it issues no intermediate
 
 	mu                  sync.Mutex
 	root                pair
 	intermediate        pair // the current intermediate
-	former              pair // the former root, while it is trusted
+	former              pair // the former root while it is trusted
 	cross               *x509.Certificate
-	formerIntermediates []*x509.Certificate // former intermediates, while they are trusted
-	revoked             []string            // key hashes, see KeyHash
+	formerIntermediates []*x509.Certificate // the former intermediates that are trusted
+	revoked             []string            // hashes of the keys; see KeyHash
 	generation          int                 // number of changes of the fields above
 	passphrase          []byte              // nil: keys are stored unencrypted
 }
@@ -72,11 +73,12 @@ type pair struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 
-	sealed *pem.Block // its encrypted key, before Unlock
+	sealed *pem.Block // the encrypted key, before Unlock
 }
 
 // Open reads the authority of a directory, or creates one if there is none. It refuses a
-// certificate with a missing, unreadable or wrong key: a new root would lock out every device.
+// certificate whose key is missing, unreadable or wrong, because a new root would lock out every
+// device.
 func Open(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create %s: %w; make the data directory writable", dir, err)
@@ -119,7 +121,7 @@ func (a *Authority) open() (err error) {
 		return err
 	}
 	if a.sealed() {
-		return nil // Unlock continues
+		return nil // Unlock reads the keys later
 	}
 	now := time.Now()
 	if a.fresh(now) {
@@ -153,16 +155,16 @@ func middleName(now time.Time) pkix.Name {
 		CommonName: "Flotilla intermediate " + now.UTC().Format("2006-01-02")}
 }
 
-// fresh reports whether the intermediate is valid and outlives what it signs. It is also fresh if
-// it expires with its root, since a new one would not last longer.
+// fresh reports whether the intermediate is valid and outlives the certificates that it signs. It
+// is also fresh if it expires with its root, because a new one would not last longer.
 func (a *Authority) fresh(now time.Time) bool {
 	c := a.intermediate.cert
 	return c != nil && !early(c) &&
 		(now.Add(LeafLife+30*24*time.Hour).Before(c.NotAfter) || !c.NotAfter.Before(a.root.cert.NotAfter))
 }
 
-// early reports whether a certificate is not valid yet by a synchronized clock, such as a device's:
-// it was issued while this machine's clock was ahead.
+// early reports whether a certificate is not valid yet by a synchronized clock, such as a device's.
+// Then it was issued while this machine's clock was ahead.
 func early(c *x509.Certificate) bool { return time.Now().Before(c.NotBefore) && kept() }
 
 var kept = func() bool {
@@ -183,7 +185,7 @@ func (a *Authority) begin(now time.Time) error {
 	return a.write("intermediate", intermediate.cert, intermediate.key)
 }
 
-// now is the hub's time, which decides about certificates that clients present.
+// now is the hub's time. Certificates of clients are checked by it.
 func (a *Authority) now() time.Time {
 	if a.Now == nil {
 		return time.Now()
@@ -191,7 +193,7 @@ func (a *Authority) now() time.Time {
 	return a.Now()
 }
 
-// span returns NotBefore and NotAfter for a lifetime. It covers both the hub's time and the
+// span returns NotBefore and NotAfter for a lifetime. The span contains both the hub's time and the
 // machine's: a machine without a battery may start in the past and be set later, while the hub
 // keeps the time of its start. Round(0) drops the monotonic clock, which is equal in both.
 func (a *Authority) span(life time.Duration) (from, until time.Time) {
@@ -241,7 +243,7 @@ func (a *Authority) write(name string, cert *x509.Certificate, key *ecdsa.Privat
 	if err != nil {
 		return err
 	}
-	// Removed first, so that a reader never combines the former certificate with the new key.
+	// The certificate is removed first, so that a reader never sees it with the new key.
 	if err := os.Remove(a.path(name + ".crt")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("write %s: %w", a.path(name+".crt"), err)
 	}
@@ -254,7 +256,7 @@ func (a *Authority) write(name string, cert *x509.Certificate, key *ecdsa.Privat
 	return nil
 }
 
-// read returns a stored pair, or os.ErrNotExist without a certificate.
+// read returns a stored pair. Without a certificate it returns os.ErrNotExist.
 func (a *Authority) read(name string) (pair, error) {
 	certFile, keyFile := a.path(name+".crt"), a.path(name+".key")
 	text, err := os.ReadFile(certFile)
@@ -300,7 +302,7 @@ func (a *Authority) read(name string) (pair, error) {
 }
 
 // Look returns the error that the next start would return for the authority of a data directory. It
-// changes nothing. An unfinished change is not an error, since the start completes it.
+// changes no file. An unfinished change is not an error, because the start completes it.
 func Look(dataDir string) error {
 	a := &Authority{dir: filepath.Join(dataDir, "pki")}
 	if lock, err := os.Open(a.path(lockFile)); err == nil {

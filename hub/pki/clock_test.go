@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A hub that starts with a wrong time keeps it when the machine's clock is set. Its certificates
-// are valid by both clocks, and it accepts them.
+// A hub that starts with a wrong time keeps that time when the machine's clock is set. Its
+// certificates are valid by both clocks, and it accepts them.
 func TestCertificatesAreValidByBothClocks(t *testing.T) {
 	for name, off := range map[string]time.Duration{"behind by months": -200 * 24 * time.Hour, "the same": 0, "ahead by months": 200 * 24 * time.Hour} {
 		t.Run(name, func(t *testing.T) {

@@ -7,27 +7,26 @@ import (
 	"time"
 )
 
-// A command beside the hub issues no intermediate: the hub would not know it, and could not revoke
-// it.
+// The hub would not know an intermediate that a command beside it issues, and could not revoke it.
 func TestACommandIssuesNoIntermediate(t *testing.T) {
 	data := t.TempDir()
 	dir := filepath.Join(data, "pki")
-	later := func(a *Authority) *Authority {
+	overdue := func(a *Authority) *Authority {
 		a.Now = func() time.Time { return time.Now().Add(intermediateLife - LeafLife) } // a new intermediate is due
 		return a
 	}
-	hub := later(open(t, dir))
+	hub := overdue(open(t, dir))
 	before := must(os.ReadFile(filepath.Join(dir, "intermediate.crt")))(t)
-	command := later(must(OpenShared(data, ""))(t))
+	command := overdue(must(OpenShared(data, ""))(t))
 	cert, _, err := command.IssueClient(Admin, "kim", LeafLife)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if after := must(os.ReadFile(filepath.Join(dir, "intermediate.crt")))(t); string(after) != string(before) {
-		t.Error("it has issued another intermediate")
+		t.Error("the command has issued an intermediate")
 	}
 	if h, err := hub.Verify(chain(t, cert)); err != nil || h.Name != "kim" {
-		t.Errorf("the hub finds %v, %v", h, err)
+		t.Errorf("the hub verifies the command's certificate as %v, %v", h, err)
 	}
 	if err := hub.RotateIntermediate(); err != nil {
 		t.Fatal(err)
@@ -40,7 +39,7 @@ func TestACommandIssuesNoIntermediate(t *testing.T) {
 	}
 	command.Now = func() time.Time { return time.Now().Add(intermediateLife + time.Hour) }
 	if _, _, err := command.IssueClient(Admin, "kim", LeafLife); err == nil {
-		t.Error("it signs with an expired intermediate")
+		t.Error("the command signs with an expired intermediate")
 	} else {
 		t.Log(err)
 	}

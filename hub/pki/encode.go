@@ -47,8 +47,8 @@ func encodeCert(certs ...*x509.Certificate) []byte {
 // RootPEM returns the trusted roots, the current one first.
 func (a *Authority) RootPEM() []byte { return encodeCert(a.roots()...) }
 
-// Pin identifies the root in a join token: the first 16 bytes of the SHA-256 of its public key
-// (SPKI), in hex.
+// Pin identifies the root in a join token. It is the first 16 bytes of the SHA-256 of the root's
+// public key (SPKI), in hex.
 func (a *Authority) Pin() string { return KeyHash(a.roots()[0])[:32] }
 
 // KeyHash is the SHA-256 of a certificate's public key (SPKI), in hex.
@@ -57,12 +57,12 @@ func KeyHash(cert *x509.Certificate) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// serial is the time of issue in milliseconds (48 bits) and 72 random bits. NotBefore is backdated,
-// so only the serial has the time of issue.
+// serial returns the time of issue in milliseconds (48 bits) and 72 random bits. NotBefore is
+// backdated, so only the serial shows the time of issue.
 func serial(now time.Time) *big.Int {
 	n := new(big.Int).Lsh(big.NewInt(now.UnixMilli()), 72)
 	var random [9]byte
-	_, _ = rand.Read(random[:]) // never fails, see crypto/rand
+	_, _ = rand.Read(random[:]) // never fails; see crypto/rand
 	return n.Or(n, new(big.Int).SetBytes(random[:]))
 }
 

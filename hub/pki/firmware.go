@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// firmwareKey is the file with the key that signs boot configurations. It is not encrypted with the
-// passphrase: a device accepts a configuration only over the connection to its hub, so the key
+// firmwareKey is the file with the key that signs boot configurations. The passphrase does not
+// encrypt it: a device accepts a configuration only over the connection to its hub, so the key
 // alone is useless.
 const firmwareKey = "firmware.key"
 
@@ -24,8 +24,8 @@ func (a *Authority) HasFirmwareKey() bool {
 	return err == nil
 }
 
-// FirmwareKey returns the key that signs boot configurations, and creates the first one. Devices
-// pin the first public key, so an unreadable key is never replaced.
+// FirmwareKey returns the key that signs boot configurations. It creates the first key, but never
+// replaces an unreadable one, because devices pin the first public key.
 func (a *Authority) FirmwareKey() (key ed25519.PrivateKey, err error) {
 	err = a.locked(func() error {
 		if key, err = a.readFirmwareKey(); !errors.Is(err, os.ErrNotExist) {
@@ -49,7 +49,7 @@ func (a *Authority) FirmwareKey() (key ed25519.PrivateKey, err error) {
 	return key, err
 }
 
-// readFirmwareKey returns os.ErrNotExist without a key.
+// readFirmwareKey returns the stored key. Without a key it returns os.ErrNotExist.
 func (a *Authority) readFirmwareKey() (key ed25519.PrivateKey, err error) {
 	text, err := os.ReadFile(a.path(firmwareKey))
 	if err != nil {

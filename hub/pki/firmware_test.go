@@ -23,7 +23,7 @@ func TestTheFirmwareKeyIsNeverReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := b.FirmwareKey(); err != nil || !again.Equal(first) {
-		t.Fatalf("after a restart it is another one: %v", err)
+		t.Fatalf("after a restart the key is different: %v", err)
 	}
 	file := filepath.Join(dir, firmwareKey)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {

@@ -52,7 +52,7 @@ var organizations = map[Role]string{
 }
 
 // Prefixes of common names that are not node names. An external broker sees only the common name. A
-// node's name has no colon, so no other certificate can look like a node's.
+// node's name has no colon, so a name with a prefix never equals a node's.
 const (
 	UserPrefix     = "user:"
 	ObserverPrefix = "observer:"
@@ -77,10 +77,10 @@ func nameOf(role Role, common string) string {
 	return common
 }
 
-// ErrRequest is returned for an invalid certificate request; its sender has to change it.
+// ErrRequest is returned for an invalid certificate request, which the sender has to change.
 var ErrRequest = errors.New("bad certificate request")
 
-// A Request is a verified certificate request: its sender has the private key.
+// A Request is a verified certificate request, so its sender has the private key.
 type Request struct {
 	key any
 	spk []byte
@@ -93,7 +93,7 @@ func (r Request) KeyHash() string {
 }
 
 // ParseRequest parses a PEM certificate request and verifies its signature. It ignores the names in
-// it: the hub assigns them.
+// the request, because the hub assigns them.
 func ParseRequest(text []byte) (Request, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
@@ -185,7 +185,7 @@ func (a *Authority) issueClient(org, user string, life time.Duration) (chainPEM,
 	return encodeCert(leaf, by), keyPEM, err
 }
 
-// sign completes and signs a leaf, which never outlives its issuer.
+// sign completes and signs a leaf certificate. A leaf never outlives its issuer.
 func (a *Authority) sign(t *x509.Certificate, public any, now time.Time) (leaf, by *x509.Certificate, err error) {
 	signer, err := a.signer(now)
 	if err != nil {

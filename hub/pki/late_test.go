@@ -15,10 +15,9 @@ func keep(t *testing.T, is bool) {
 	t.Cleanup(func() { kept = was })
 }
 
-// In the last year of a root a new certificate would not last longer than the current one. The hub
-// does not replace its intermediate and its certificate again and again, which would make the fleet
-// renew without end.
-func TestTheLastYearOfARoot(t *testing.T) {
+// In the last year of a root a new certificate would not last longer than the current one. So the
+// hub does not replace its intermediate and its certificate, and devices do not renew repeatedly.
+func TestNothingIsReplacedInTheLastYearOfARoot(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, dir)
@@ -44,41 +43,41 @@ func TestTheLastYearOfARoot(t *testing.T) {
 			}
 		}
 		if now := a.Status(); now.FormerIntermediates != first.FormerIntermediates || now.Generation != first.Generation {
-			t.Errorf("%d intermediates were issued in the last year", now.FormerIntermediates-first.FormerIntermediates)
+			t.Errorf("%d intermediates are issued in the last year", now.FormerIntermediates-first.FormerIntermediates)
 		}
 		if made > int(serverRenew/renewPause)+4 {
-			t.Errorf("the hub had %d certificates in the last year", made)
+			t.Errorf("the hub gets %d certificates in the last year", made)
 		}
 		if err := a.RotateIntermediate(); err != nil {
 			t.Fatal(err)
 		}
 		if certs, _ := device(t, a, "pi-1"); a.Status().Outdated(certs[0].NotAfter) {
-			t.Error("after a rotation by hand a new certificate is outdated")
+			t.Error("after a manual rotation a new certificate is outdated")
 		}
 	})
 }
 
-// The clock of the hub's machine was ahead, and a time service corrects it.
+// The clock of the hub's machine is ahead, and then a time service corrects it.
 func TestCertificatesOfAFastClockAreReplaced(t *testing.T) {
 	dir := t.TempDir()
 	names := func() []string { return []string{"hub"} }
 	var ahead *x509.Certificate
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, dir)
-		time.Sleep(400 * 24 * time.Hour) // more than an intermediate's lifetime beyond its leaves
+		time.Sleep(400 * 24 * time.Hour) // further than an intermediate outlives its leaves
 		ahead = must(a.NewServer(names, slog.New(slog.DiscardHandler)))(t).current.Leaf
 	})
-	for _, c := range []struct{ kept, anew bool }{{false, false}, {true, true}} {
-		keep(t, c.kept)
+	for _, c := range []struct{ synchronized, replaced bool }{{false, false}, {true, true}} {
+		keep(t, c.synchronized)
 		synctest.Test(t, func(t *testing.T) {
 			a := open(t, dir)
-			a.Now = func() time.Time { return time.Now().Add(400 * 24 * time.Hour) } // it continues with its last stored time
+			a.Now = func() time.Time { return time.Now().Add(400 * 24 * time.Hour) } // the hub continues with its last stored time
 			s := must(a.NewServer(names, slog.New(slog.DiscardHandler)))(t)
 			leaf := s.current.Leaf
-			if leaf.Equal(ahead) == c.anew {
-				t.Fatalf("synchronized %v: the hub's future certificate was replaced: %v", c.kept, !c.anew)
+			if leaf.Equal(ahead) == c.replaced {
+				t.Fatalf("synchronized %v: the hub's future certificate is replaced: %v", c.synchronized, !c.replaced)
 			}
-			if !c.anew {
+			if !c.replaced {
 				return
 			}
 			roots, between := x509.NewCertPool(), x509.NewCertPool()
@@ -86,12 +85,12 @@ func TestCertificatesOfAFastClockAreReplaced(t *testing.T) {
 			between.AddCert(a.intermediate.cert)
 			for clock, now := range map[string]time.Time{"a device": time.Now(), "the hub": a.Now()} {
 				if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: "hub", CurrentTime: now}); err != nil {
-					t.Errorf("by the time of %s: %v", clock, err)
+					t.Errorf("the certificate is invalid by the time of %s: %v", clock, err)
 				}
 			}
 			certs, _ := device(t, a, "pi-1")
 			if generation := a.Status().Generation; generation != 1 {
-				t.Errorf("%d rotations", generation)
+				t.Errorf("the authority has changed %d times", generation)
 			}
 			if now := time.Now(); now.Before(certs[0].NotBefore) {
 				t.Error("a device's certificate is not valid yet")
@@ -100,7 +99,7 @@ func TestCertificatesOfAFastClockAreReplaced(t *testing.T) {
 	}
 }
 
-// The machine's clock is years ahead of the hub's time, and is ignored.
+// The machine's clock is years ahead of the hub's time, which ignores it.
 func TestAClockYearsAheadIssuesNoIntermediates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, t.TempDir())
@@ -129,8 +128,8 @@ func TestAClockYearsAheadIssuesNoIntermediates(t *testing.T) {
 	})
 }
 
-// If the hub's certificate cannot be renewed after a rotation, the next attempt is a minute later.
-func TestTheHubsCertificateFollowsARotationLater(t *testing.T) {
+// If the hub's certificate cannot be renewed after a rotation, the hub retries a minute later.
+func TestTheHubsCertificateIsRetriedAfterARotation(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, dir)
@@ -141,19 +140,19 @@ func TestTheHubsCertificateFollowsARotationLater(t *testing.T) {
 		if err := os.Remove(a.path("server.key")); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.MkdirAll(a.path("server.key/full"), 0o700); err != nil { // prevents the renaming
+		if err := os.MkdirAll(a.path("server.key/full"), 0o700); err != nil { // makes the renaming fail
 			t.Fatal(err)
 		}
 		before := must(s.GetCertificate(nil))(t)
 		if before.Leaf.CheckSignatureFrom(a.intermediate.cert) == nil {
-			t.Fatal("it was written after all")
+			t.Fatal("the certificate is written despite the directory")
 		}
 		if err := os.RemoveAll(a.path("server.key")); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(compareEvery + time.Second)
 		if now := must(s.GetCertificate(nil))(t); now.Leaf.CheckSignatureFrom(a.intermediate.cert) != nil {
-			t.Error("the hub's certificate is still of the former intermediate")
+			t.Error("the hub's certificate still has the former issuer")
 		}
 	})
 }

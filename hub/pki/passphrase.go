@@ -8,7 +8,8 @@ import (
 // Credential is the name of the systemd credential with the passphrase.
 const Credential = "flotilla-ca-passphrase"
 
-// passphrase reads the passphrase from a file or systemd's credential; nil: none.
+// passphrase reads the passphrase from a file or from systemd's credential, nil if there is
+// neither.
 func passphrase(file string) ([]byte, error) {
 	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); file == "" && dir != "" {
 		if _, err := os.Stat(filepath.Join(dir, Credential)); err == nil {
@@ -25,8 +26,8 @@ func passphrase(file string) ([]byte, error) {
 // or of systemd's credential, if there is one.
 func OpenWith(dir, file string) (*Authority, error) { return openWith(dir, file, false) }
 
-// OpenShared is OpenWith for a command beside a running hub. It signs, but issues no intermediate:
-// the hub would not know it and could not revoke it.
+// OpenShared is OpenWith for a command beside a running hub. It signs, but issues no intermediate,
+// because the hub would not know the intermediate and could not revoke it.
 func OpenShared(dir, file string) (*Authority, error) { return openWith(dir, file, true) }
 
 func openWith(dir, file string, signsOnly bool) (*Authority, error) {

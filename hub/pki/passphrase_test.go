@@ -34,17 +34,17 @@ func TestAPassphraseIsTheFirstLineAndLongEnough(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "passphrase")
 	for _, tt := range []struct{ name, text, want string }{
 		{"one line", horse, horse},
-		{"with an end", horse + "\n", horse},
-		{"of another system", horse + "\r\n", horse},
-		{"and a note below", horse + "\nkept in the safe\n", horse},
-		{"spaces are of it", " " + horse + " \n", " " + horse + " "},
+		{"with a line feed", horse + "\n", horse},
+		{"with a carriage return", horse + "\r\n", horse},
+		{"with more lines", horse + "\nkept in the safe\n", horse},
+		{"with spaces", " " + horse + " \n", " " + horse + " "},
 		{"nothing", "", ""},
-		{"an empty line before it", "\n" + horse, ""},
+		{"after an empty line", "\n" + horse, ""},
 		{"too short", strings.Repeat("x", minPassphrase-1) + "\n" + horse, ""},
 		{"the shortest", strings.Repeat("x", minPassphrase), strings.Repeat("x", minPassphrase)},
 		{"the longest", strings.Repeat("x", maxPassphrase) + "\n", strings.Repeat("x", maxPassphrase)},
 		{"too long", strings.Repeat("x", maxPassphrase+1), ""},
-		{"far too long", strings.Repeat("x", 1<<20), ""},
+		{"much too long", strings.Repeat("x", 1<<20), ""},
 	} {
 		got, err := ReadPassphrase(write(t, file, tt.text))
 		if string(got) != tt.want || (err == nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), file) {
@@ -66,11 +66,11 @@ func TestSourcesOfThePassphrase(t *testing.T) {
 	}{
 		{name: "nowhere", sealed: true},
 		{name: "a file", file: right},
-		{name: "a wrong file", file: wrong, sealed: true, fails: true},
-		{name: "a file that is missing", file: right + ".missing", sealed: true, fails: true},
+		{name: "a file with a wrong passphrase", file: wrong, sealed: true, fails: true},
+		{name: "a missing file", file: right + ".missing", sealed: true, fails: true},
 		{name: "systemd", credential: horse},
-		{name: "systemd, a wrong one", credential: "another good passphrase", sealed: true, fails: true},
-		{name: "the named file wins over systemd's", file: right, credential: "another good passphrase"},
+		{name: "systemd's credential with a wrong passphrase", credential: "another good passphrase", sealed: true, fails: true},
+		{name: "a file takes precedence over systemd's credential", file: right, credential: "another good passphrase"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("CREDENTIALS_DIRECTORY", credentials)
@@ -135,10 +135,10 @@ func TestTheCostsOfAnEncryptedKeyAreLimited(t *testing.T) {
 	first, _ := pem.Decode(good)
 	second, _ := pem.Decode(again)
 	if first.Headers["Salt"] == second.Headers["Salt"] || string(first.Bytes[:12]) == string(second.Bytes[:12]) {
-		t.Error("one key protected twice has the same salt or nonce")
+		t.Error("two encryptions of one key have the same salt or nonce")
 	}
 	if first.Headers["Time"] != "3" || first.Headers["Memory-KiB"] != "65536" {
-		t.Errorf("it costs %v", first.Headers)
+		t.Errorf("the headers are %v", first.Headers)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestAnEncryptedKeyMatchesItsCertificate(t *testing.T) {
 	}
 }
 
-// If Protect cannot write the keys, later keys are not encrypted with the new passphrase either.
+// If Protect cannot write the keys, it does not encrypt later keys with the new passphrase either.
 func TestAFailedProtectChangesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	a := open(t, dir)
@@ -162,7 +162,7 @@ func TestAFailedProtectChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := a.Protect([]byte(horse)); err == nil {
-		t.Fatal("it was written nowhere")
+		t.Fatal("Protect succeeds without writing the keys")
 	}
 	if err := os.Rename(dir+".away", dir); err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func TestAFailedProtectChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.Status().Protected || open(t, dir).Sealed() {
-		t.Error("a key is protected")
+		t.Error("a later key is encrypted")
 	}
 }
 
@@ -190,11 +190,11 @@ func TestKeysCreatedAfterUnlockAreEncrypted(t *testing.T) {
 	}
 	for _, name := range keyNames {
 		if text := must(os.ReadFile(filepath.Join(dir, name+".key")))(t); !strings.Contains(string(text), sealedType) {
-			t.Errorf("%s.key is not protected", name)
+			t.Errorf("%s.key is not encrypted", name)
 		}
 	}
 	closed := open(t, dir)
 	if err := closed.RotateIntermediate(); !errors.Is(err, ErrSealed) {
-		t.Error("rotated without the passphrase:", err)
+		t.Error("rotation without the passphrase:", err)
 	}
 }

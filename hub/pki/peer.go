@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Peer is the role of another hub of the database. It is valid at the peer listener only, where the
-// hub trusts the user that it names.
+// Peer is the role of another hub of the database. It is valid only at the peer listener. There the
+// hub trusts the user that the other hub names.
 const Peer Role = "peer"
 
-// A PeerClient is a hub's identity at another hub. Its key is never stored: each process creates
-// one and replaces it in time.
+// A PeerClient is a hub's identity at another hub. Each process creates its key, never stores it,
+// and replaces it in time.
 type PeerClient struct {
 	authority *Authority
 	name      string
@@ -29,7 +29,8 @@ func (a *Authority) NewPeerClient(name string) *PeerClient {
 	return &PeerClient{authority: a, name: name}
 }
 
-// Config is the TLS configuration of one connection, since roots change while the hub runs.
+// Config is the TLS configuration of one connection. Each connection needs its own, because roots
+// change while the hub runs.
 func (p *PeerClient) Config(host string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: host, RootCAs: p.authority.rootPool(), Time: p.authority.now,
@@ -63,7 +64,7 @@ func (p *PeerClient) certificate() (*tls.Certificate, error) {
 	return p.current, nil
 }
 
-// Peers is the TLS configuration of the peer listener: only a hub of this fleet completes the
+// Peers is the TLS configuration of the peer listener. Only a hub of this fleet completes the
 // handshake.
 func (a *Authority) Peers(server *Server) *tls.Config {
 	c := a.tls(server, tls.RequireAnyClientCert)

@@ -43,20 +43,20 @@ func TestOnlyHubsOfTheFleetConnectToThePeerListener(t *testing.T) {
 	peers := a.Peers(server)
 	client := a.NewPeerClient("hub-b").Config("hub.example")
 	if err := shake(t, peers, client); err != nil {
-		t.Fatalf("a hub of the fleet: %v", err)
+		t.Fatalf("a hub of the fleet is refused: %v", err)
 	}
 	if err := a.RotateRoot(); err != nil {
 		t.Fatal(err)
 	}
 	p := a.NewPeerClient("hub-b")
 	if err := shake(t, peers, p.Config("hub.example")); err != nil {
-		t.Fatalf("after a rotation: %v", err)
+		t.Fatalf("after a rotation the hub is refused: %v", err)
 	}
 	if err := a.Revoke(); err != nil {
 		t.Fatal(err)
 	}
 	if err := shake(t, peers, p.Config("hub.example")); err != nil {
-		t.Fatalf("after the revocation: %v", err)
+		t.Fatalf("after the revocation the hub is refused: %v", err)
 	}
 	other, err := Open(filepath.Join(t.TempDir(), "pki"))
 	if err != nil {
@@ -65,11 +65,11 @@ func TestOnlyHubsOfTheFleetConnectToThePeerListener(t *testing.T) {
 	strange := other.NewPeerClient("hub-b").Config("hub.example")
 	strange.RootCAs = a.rootPool()
 	if err := shake(t, peers, strange); err == nil {
-		t.Error("a hub of another fleet was accepted")
+		t.Error("a hub of another fleet is accepted")
 	}
 	nobody := &tls.Config{RootCAs: a.rootPool(), ServerName: "hub.example", Time: a.now}
 	if err := shake(t, peers, nobody); err == nil {
-		t.Error("a client without a certificate was accepted")
+		t.Error("a client without a certificate is accepted")
 	}
 	for _, role := range []Role{Admin, Operator, Viewer, Observer} {
 		chain, key, err := a.IssueClient(role, "kari", time.Hour)
@@ -83,20 +83,20 @@ func TestOnlyHubsOfTheFleetConnectToThePeerListener(t *testing.T) {
 		c := nobody.Clone()
 		c.Certificates = []tls.Certificate{pair}
 		if err := shake(t, peers, c); err == nil {
-			t.Errorf("an %s was accepted", role)
+			t.Errorf("the role %s is accepted", role)
 		}
 	}
 	if _, _, err := a.IssueClient(Peer, "kari", time.Hour); err == nil {
-		t.Error("a person got the certificate of a hub")
+		t.Error("a user gets the certificate of a hub")
 	}
 	mqtt := a.MQTT(server, func(Holder) error { return nil })
 	if err := shake(t, mqtt, p.Config("hub.example")); err == nil {
-		t.Error("a hub was accepted as a device")
+		t.Error("a hub is accepted as a device")
 	}
 }
 
-// A copy of the authority signs and verifies like the original and follows its changes. Another
-// authority that devices may trust is not overwritten.
+// A copy of the authority signs and verifies like the original, and follows its changes. An
+// authority that devices may trust is not overwritten by another one.
 func TestHubsOfOneDatabaseShareTheAuthority(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
 	a, err := OpenWith(first, "")
@@ -118,7 +118,7 @@ func TestHubsOfOneDatabaseShareTheAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.Pin() != b.Pin() || KeyHash(a.intermediate.cert) != KeyHash(b.intermediate.cert) {
-		t.Fatal("the copy is another authority")
+		t.Fatal("the copy is a different authority")
 	}
 	var kept map[string][]byte
 	a.Keep = func(all map[string][]byte) error { kept = maps.Clone(all); return nil }
@@ -132,7 +132,7 @@ func TestHubsOfOneDatabaseShareTheAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b, err = OpenWith(second, ""); err != nil || b.Pin() != a.Pin() || b.former.cert == nil {
-		t.Fatalf("the copy did not follow a rotation: %v", err)
+		t.Fatalf("the copy does not follow a rotation: %v", err)
 	}
 	if err := a.Revoke(); err != nil {
 		t.Fatal(err)
@@ -141,31 +141,31 @@ func TestHubsOfOneDatabaseShareTheAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(second, "pki", "former-root.key")); !errors.Is(err, os.ErrNotExist) {
-		t.Error("the copy still has the former root's key")
+		t.Error("the copy has the former root's key after its revocation")
 	}
 	if err := Install(second, "db-2", map[string][]byte{"root.crt": []byte("x")}); !errors.Is(err, ErrKey) {
-		t.Errorf("the authority of one database was replaced by that of another: %v", err)
+		t.Errorf("another database's authority replaces the copy: %v", err)
 	}
 	if err := Install(first, "db-1", kept); err != nil {
-		t.Errorf("the hub with the original authority: %v", err)
+		t.Errorf("Install fails at the hub with the original authority: %v", err)
 	}
 	own := t.TempDir()
 	if _, err := OpenWith(own, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := Install(own, "db-1", kept); !errors.Is(err, ErrKey) {
-		t.Errorf("a hub's own authority was overwritten: %v", err)
+		t.Errorf("Install overwrites a hub's own authority: %v", err)
 	}
 	if b, err = OpenWith(second, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Protect([]byte("a long passphrase")); !errors.Is(err, ErrKey) {
-		t.Errorf("a copy was changed, which the next start undoes: %v", err)
+		t.Errorf("a copy is changed, which the next start would undo: %v", err)
 	}
 	no := errors.New("no")
 	a.Keep = func(map[string][]byte) error { return no }
 	pin := a.Pin()
 	if err := a.RotateRoot(); !errors.Is(err, no) || a.Pin() != pin {
-		t.Errorf("an authority changed that could not be remembered: %v", err)
+		t.Errorf("the authority changes although Keep fails: %v", err)
 	}
 }

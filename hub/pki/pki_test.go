@@ -75,7 +75,7 @@ func TestTheAuthorityIsCreatedOnceWithPrivateFiles(t *testing.T) {
 		t.Fatal(a.Pin())
 	}
 	if b := open(t, dir); b.Pin() != a.Pin() || !b.intermediate.cert.Equal(a.intermediate.cert) {
-		t.Fatal("the second start created another authority")
+		t.Fatal("the second start creates another authority")
 	}
 	if y := time.Until(a.root.cert.NotAfter).Hours() / 24 / 365; y < 9.9 || y > 10.1 {
 		t.Fatalf("the root is valid for %v years", y)
@@ -103,12 +103,12 @@ func TestAnUnusableKeyIsRefusedInOneSentence(t *testing.T) {
 	}{
 		{"no root key", func(d string) error { return os.Remove(d + "/root.key") }, "root.key: certificate authority unusable: it is missing, but root.crt"},
 		{"no root certificate", func(d string) error { return os.Remove(d + "/root.crt") }, "a new root would lock every device out"},
-		{"another's root key", func(d string) error { return os.Rename(d+"/intermediate.key", d+"/root.key") }, "it is not the key of root.crt"},
+		{"another authority's root key", func(d string) error { return os.Rename(d+"/intermediate.key", d+"/root.key") }, "it is not the key of root.crt"},
 		{"an empty key", func(d string) error { return os.WriteFile(d+"/root.key", nil, 0o600) }, "not a PEM key"},
 		{"an RSA key", func(d string) error { return os.WriteFile(d+"/root.key", rsaText, 0o600) }, "not ECDSA P-256"},
-		{"a key for all to see", func(d string) error { return os.Chmod(d+"/root.key", 0o640) }, "chmod 600"},
+		{"a key that other users may read", func(d string) error { return os.Chmod(d+"/root.key", 0o640) }, "chmod 600"},
 		{"a cut certificate", func(d string) error { return os.Truncate(d+"/root.crt", 100) }, "not a PEM certificate"},
-		{"another authority's intermediate", func(d string) error {
+		{"an intermediate of another authority", func(d string) error {
 			other := t.TempDir()
 			if _, err := Open(other); err != nil {
 				return err
@@ -145,7 +145,7 @@ func TestADeviceCertificateHasOnlyTheHubsNames(t *testing.T) {
 		t.Fatal(d)
 	}
 	if d := time.Since(IssuedAt(leaf)); d < 0 || d > time.Minute {
-		t.Fatalf("issued %v ago", d)
+		t.Fatalf("IssuedAt is %v ago", d)
 	}
 	h := must(a.Verify(certs))(t)
 	if h.Role != Device || h.Name != "pi-1.oslo" {
@@ -154,7 +154,7 @@ func TestADeviceCertificateHasOnlyTheHubsNames(t *testing.T) {
 	for _, node := range []string{"", "Pi", "pi_1", "../x", "a b", strings.Repeat("a", 254)} {
 		key := must(newKey())(t)
 		if _, err := a.SignDevice(must(ParseRequest(request(t, key)))(t), node); err == nil {
-			t.Errorf("signed for node %q", node)
+			t.Errorf("a certificate is signed for the node name %q", node)
 		}
 	}
 }
@@ -166,13 +166,13 @@ func TestBadRequestsAreNotSigned(t *testing.T) {
 	forged, _ := pem.Decode(good)
 	forged.Bytes[len(forged.Bytes)-1] ^= 1
 	for name, text := range map[string][]byte{
-		"nothing":         nil,
-		"text":            []byte("hello"),
-		"a certificate":   open(t, t.TempDir()).RootPEM(),
-		"a small RSA key": request(t, small),
-		"a weak curve":    request(t, p224),
-		"a wrong proof":   pem.EncodeToMemory(forged),
-		"cut":             good[:len(good)/2],
+		"nothing":           nil,
+		"text":              []byte("hello"),
+		"a certificate":     open(t, t.TempDir()).RootPEM(),
+		"a small RSA key":   request(t, small),
+		"a weak curve":      request(t, p224),
+		"a wrong signature": pem.EncodeToMemory(forged),
+		"cut":               good[:len(good)/2],
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := ParseRequest(text); !errors.Is(err, ErrRequest) {
@@ -194,7 +194,7 @@ func FuzzParseRequest(f *testing.F) {
 	f.Add(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if r, err := ParseRequest(text); err == nil && (len(r.KeyHash()) != 64 || r.key == nil) {
-			t.Fatal("accepted without a key")
+			t.Fatal("a request without a key is accepted")
 		}
 	})
 }
@@ -209,7 +209,7 @@ func TestRefusedCertificates(t *testing.T) {
 		server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
 		own := must(x509.ParseCertificate(server.current.Certificate[0]))(t)
 		forger := must(newKey())(t)
-		// A device's certificate is not a CA, so it cannot sign another one.
+		// A device's certificate is not a CA, so it cannot sign another certificate.
 		der := must(x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: serial(time.Now()), Subject: pkix.Name{CommonName: "root", Organization: []string{"flotilla:admins"}},
 			NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, mine[0], forger.Public(), key))(t)
 		forged := must(x509.ParseCertificate(der))(t)
@@ -218,18 +218,18 @@ func TestRefusedCertificates(t *testing.T) {
 			t.Error("nothing:", err)
 		}
 		for name, shown := range map[string][]*x509.Certificate{
-			"another authority's":            foreign,
-			"the hub's own":                  {own, mine[1]},
-			"the intermediate itself":        {mine[1]},
-			"one signed by a device":         {forged, mine[0], mine[1]},
-			"one mixed with another's chain": {foreign[0], mine[1]},
+			"another authority's":                          foreign,
+			"the hub's server certificate":                 {own, mine[1]},
+			"the intermediate itself":                      {mine[1]},
+			"a certificate that a device signed":           {forged, mine[0], mine[1]},
+			"a certificate with another authority's chain": {foreign[0], mine[1]},
 		} {
 			if h, err := a.Verify(shown); !errors.Is(err, ErrUntrusted) {
 				t.Errorf("%s: %+v %v", name, h, err)
 			}
 		}
 		if _, err := a.Verify(mine[:1]); err != nil {
-			t.Error("a leaf alone, of the present intermediate:", err)
+			t.Error("a leaf of the current intermediate without its chain:", err)
 		}
 
 		time.Sleep(LeafLife + time.Hour)
@@ -237,14 +237,14 @@ func TestRefusedCertificates(t *testing.T) {
 			t.Error("an expired certificate:", err)
 		}
 		if h, err := a.VerifyForRenewal(mine); err != nil || h.Name != "pi-1" {
-			t.Error("an expired certificate may be renewed:", err)
+			t.Error("a renewal with an expired certificate:", err)
 		}
 		if _, err := a.VerifyForRenewal(foreign); !errors.Is(err, ErrUntrusted) {
-			t.Error("another's renews:", err)
+			t.Error("a renewal with another authority's certificate:", err)
 		}
 		time.Sleep(RenewalGrace)
 		if _, err := a.VerifyForRenewal(mine); !errors.Is(err, ErrUntrusted) {
-			t.Error("too old to renew:", err)
+			t.Error("a renewal after the grace period:", err)
 		}
 	})
 }
@@ -263,7 +263,7 @@ func TestCertificatesOfUsers(t *testing.T) {
 			t.Fatalf("%+v", h)
 		}
 		if _, err := a.VerifyForRenewal(chain(t, cert)); !errors.Is(err, ErrUntrusted) {
-			t.Fatal("a person renews as a device", err)
+			t.Fatal("a renewal with a user's certificate", err)
 		}
 	}
 	for name, c := range map[string]struct {
@@ -272,12 +272,12 @@ func TestCertificatesOfUsers(t *testing.T) {
 		life time.Duration
 	}{"a device": {Device, "pi", time.Hour}, "no role": {"", "anna", time.Hour}, "nobody": {Admin, "", time.Hour}, "for ever": {Admin, "anna", 20 * LeafLife}} {
 		if _, _, err := a.IssueClient(c.role, c.user, c.life); err == nil {
-			t.Errorf("issued for %s", name)
+			t.Errorf("a certificate is issued for %s", name)
 		}
 	}
 }
 
-// An external broker identifies clients by their common names alone.
+// An external broker identifies clients only by their common names.
 func TestOnlyANodeHasANodesCommonName(t *testing.T) {
 	a := open(t, t.TempDir())
 	for role := range organizations {
@@ -294,7 +294,7 @@ func TestOnlyANodeHasANodesCommonName(t *testing.T) {
 				t.Errorf("the certificate of %s %s has the name %q", role, name, common)
 			}
 			if h := must(a.Verify(all))(t); h.Role != role || h.Name != name {
-				t.Errorf("%s %s is %+v to the hub", role, name, h)
+				t.Errorf("the hub verifies %s %s as %+v", role, name, h)
 			}
 		}
 		// Certificates of older hubs stay valid.
@@ -303,15 +303,16 @@ func TestOnlyANodeHasANodesCommonName(t *testing.T) {
 			t.Fatal(err)
 		}
 		if h := must(a.Verify(chain(t, cert)))(t); h.Role != role || h.Name != "pi-1" {
-			t.Errorf("an older certificate of %s is %+v to the hub", role, h)
+			t.Errorf("the hub verifies an older certificate of %s as %+v", role, h)
 		}
 	}
 	if wire.ValidNode(UserPrefix+"x") == nil || wire.ValidNode(ObserverPrefix+"x") == nil {
-		t.Error("a node may have such a name")
+		t.Error("a node may have a name with a prefix")
 	}
 }
 
-// Twelve years of a hub with a restart each month: a client that renews in time is always accepted.
+// During twelve years of a hub that restarts each month, a client that renews in time is always
+// accepted.
 func TestAuthoritiesAndCertificatesRenewThemselves(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -352,24 +353,24 @@ func TestTheHubsCertificateFollowsItsNames(t *testing.T) {
 		if err := first.Leaf.VerifyHostname("192.168.1.10"); err != nil {
 			t.Fatal(err)
 		}
-		names = []string{"gateway"} // a missing address needs no new certificate
+		names = []string{"gateway"} // the current certificate covers a smaller list of names
 		time.Sleep(2 * compareEvery)
 		if get() != first {
-			t.Fatal("renewed without need")
+			t.Fatal("the certificate is renewed although it has all names")
 		}
 		names = []string{"gateway", "10.0.0.7"}
 		time.Sleep(2 * compareEvery)
 		second := get()
 		if second == first || second.Leaf.VerifyHostname("10.0.0.7") != nil || !slices.Equal(s.Names(), names) {
-			t.Fatalf("the new address is not in it: %v", s.Names())
+			t.Fatalf("the certificate lacks the new address: %v", s.Names())
 		}
 		again := must(open(t, dir).NewServer(func() []string { return names }, slog.New(slog.DiscardHandler)))(t)
 		if !again.current.Leaf.Equal(second.Leaf) {
-			t.Fatal("a restart issued another certificate")
+			t.Fatal("a restart issues another certificate")
 		}
 		time.Sleep(LeafLife - serverRenew + time.Hour)
 		if third := get(); third.Leaf.Equal(second.Leaf) {
-			t.Fatal("not renewed in time")
+			t.Fatal("the certificate is not renewed in time")
 		}
 	})
 }
@@ -442,7 +443,7 @@ func TestMQTTAcceptsOnlyAllowedDevices(t *testing.T) {
 			verify := server.VerifyConnection
 			server.VerifyConnection = func(s tls.ConnectionState) error { seen = verify(s); return seen }
 			client := &tls.Config{RootCAs: roots, ServerName: "hub", MaxVersion: tls.VersionTLS12}
-			if len(c.with) > 0 { // sent even if the hub's hint excludes it
+			if len(c.with) > 0 { // sends the certificate even if the hub's hint excludes it
 				client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c.with[0], nil }
 			}
 			err := handshake(t, server, client)
@@ -452,7 +453,7 @@ func TestMQTTAcceptsOnlyAllowedDevices(t *testing.T) {
 		})
 	}
 	if mqtt.MinVersion < tls.VersionTLS12 {
-		t.Fatal("old TLS")
+		t.Fatal("a handshake with old TLS succeeds")
 	}
 }
 
@@ -473,7 +474,7 @@ func TestCBCSuitesAreRefused(t *testing.T) {
 	}
 }
 
-// A ticket would accept a certificate that was revoked meanwhile.
+// With a session ticket, a certificate that was revoked in the meantime would be accepted.
 func TestTLSSessionsAreNotResumed(t *testing.T) {
 	a := open(t, t.TempDir())
 	server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
@@ -492,12 +493,12 @@ func TestTLSSessionsAreNotResumed(t *testing.T) {
 		}
 	}
 	if !slices.Equal(resumed, []bool{false, false}) {
-		t.Errorf("resumed: %v", resumed)
+		t.Errorf("a session is resumed: %v", resumed)
 	}
 }
 
-// A key is written only into its directory, also temporarily: a killed hub must not leave it
-// elsewhere.
+// A key is written only into its directory, also as a temporary file, so that a killed hub leaves
+// no key elsewhere.
 func TestAKeyIsWrittenOnlyIntoItsDirectory(t *testing.T) {
 	elsewhere, old := t.TempDir(), time.Unix(1, 0)
 	t.Setenv("TMPDIR", elsewhere)
@@ -518,6 +519,6 @@ func TestAKeyIsWrittenOnlyIntoItsDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(elsewhere); err != nil || !info.ModTime().Equal(old) {
-		t.Errorf("$TMPDIR was written, too (%v)", err)
+		t.Errorf("a file is written into $TMPDIR: %v", err)
 	}
 }

@@ -21,8 +21,8 @@ import (
 var ErrSealed = errors.New("the certificate authority's keys are encrypted with a passphrase")
 
 // An encrypted key is a PEM block of this type. Its bytes are a nonce and the PKCS #8 PEM under
-// AES-256-GCM. argon2id derives the key from the passphrase, with the salt and costs in the
-// headers, which are authenticated.
+// AES-256-GCM. argon2id derives the key of the cipher from the passphrase, with the salt and costs
+// in the headers, which are authenticated.
 const (
 	sealedType    = "FLOTILLA PROTECTED KEY"
 	sealedVersion = "1"
@@ -32,11 +32,11 @@ const (
 	maxPassphrase                  = 1024
 )
 
-// keyNames are the keys that a passphrase encrypts. The hub's server key is not one of them: it is
+// keyNames are the keys that a passphrase encrypts. The hub's server key is not encrypted: it is
 // valid for a year, for this hub only, and a start without a user needs it.
 var keyNames = []string{"root", "intermediate", formerRoot}
 
-// ReadPassphrase reads a passphrase, the first line of a file.
+// ReadPassphrase reads a passphrase from the first line of a file.
 func ReadPassphrase(file string) ([]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -58,7 +58,7 @@ func ReadPassphrase(file string) ([]byte, error) {
 
 func seal(passphrase, key []byte) ([]byte, error) {
 	salt := make([]byte, 16)
-	_, _ = rand.Read(salt) // never fails, see crypto/rand
+	_, _ = rand.Read(salt) // never fails; see crypto/rand
 	b := &pem.Block{Type: sealedType, Headers: map[string]string{
 		"Version": sealedVersion, "KDF": "argon2id", "Time": strconv.Itoa(kdfTime), "Memory-KiB": strconv.Itoa(kdfMemory),
 		"Threads": strconv.Itoa(kdfThreads), "Salt": hex.EncodeToString(salt),
@@ -113,7 +113,7 @@ func cipherOf(passphrase []byte, b *pem.Block) (cipher.AEAD, []byte, error) {
 		threads, salt)), err
 }
 
-// Sealed reports whether signing needs a passphrase first.
+// Sealed reports whether the keys must be unlocked before signing.
 func (a *Authority) Sealed() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -150,7 +150,7 @@ func (a *Authority) Unlock(passphrase []byte) error {
 	return err
 }
 
-// Protect encrypts the keys with a new passphrase; nil stores them unencrypted. Encrypted keys must
+// Protect encrypts the keys with a new passphrase. Nil stores them unencrypted. Encrypted keys must
 // be unlocked first.
 func (a *Authority) Protect(passphrase []byte) error {
 	a.mu.Lock()
@@ -179,7 +179,7 @@ func (a *Authority) Protect(passphrase []byte) error {
 	return nil
 }
 
-// keyText returns a key as it is stored.
+// keyText returns a key in its stored form.
 func (a *Authority) keyText(key any) ([]byte, error) {
 	text, err := encodeKey(key)
 	if err == nil && a.passphrase != nil {

@@ -14,15 +14,15 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// Names of the files of an unfinished replace, after a power cut.
+// Names of the files of an unfinished replace, for example after a power cut.
 const (
-	partDir     = "next.part" // not committed: removed
-	nextDir     = "next"      // committed: the next start completes it
+	partDir     = "next.part" // not committed; the next start removes it
+	nextDir     = "next"      // committed; the next start completes it
 	removalFile = "remove"    // in nextDir: the names of files to remove
 	lockFile    = "lock"
 )
 
-// locked runs do under a file lock, so that other processes do not read half a change.
+// locked runs do under a file lock, so that other processes do not read half of a change.
 func (a *Authority) locked(do func() error) error {
 	f, err := os.OpenFile(a.path(lockFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -38,8 +38,9 @@ func (a *Authority) locked(do func() error) error {
 	return do()
 }
 
-// replace changes several files atomically, also at a power cut: it writes them aside and commits
-// with one rename; the next start completes what is left. nil removes a file.
+// replace changes several files atomically, also at a power cut. It writes them into another
+// directory and commits with one rename; the next start completes the change if necessary. nil
+// removes a file.
 func (a *Authority) replace(files map[string][]byte) error {
 	return a.locked(func() error {
 		if err := a.kept(files); err != nil {

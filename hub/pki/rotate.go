@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Files of a rotation that is under way, and of former ones.
+// Files of a rotation in progress, and of former rotations.
 const (
 	formerRoot             = "former-root" // .crt and .key; trusted until Revoke
 	crossFile              = "cross.crt"   // the intermediate, signed by the former root
@@ -27,8 +27,8 @@ const (
 var ErrRotating = errors.New("a rotation of the root is under way")
 
 // RotateRoot creates a new root and intermediate. Until Revoke the former root is trusted too, and
-// also signs the new intermediate. So a client with either root can connect, and receives the other
-// one when it renews its certificate.
+// also signs the new intermediate. So a client with either root can connect. It receives the other
+// root when it renews its certificate.
 func (a *Authority) RotateRoot() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,20 +121,20 @@ func signCA(t *x509.Certificate, by, p pair, now time.Time) (*x509.Certificate, 
 	return x509.ParseCertificate(der)
 }
 
-// Revoke ends trust in the former root and in every former intermediate. Only certificates of the
-// current intermediate stay valid.
+// Revoke ends the trust in the former root and in every former intermediate. Only certificates of
+// the current intermediate stay valid.
 func (a *Authority) Revoke() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	gone := slices.Clone(a.formerIntermediates)
+	former := slices.Clone(a.formerIntermediates)
 	if a.former.cert != nil {
-		gone = append(gone, a.former.cert)
+		former = append(former, a.former.cert)
 	}
-	if len(gone) == 0 {
+	if len(former) == 0 {
 		return nil
 	}
 	revoked := slices.Clone(a.revoked)
-	for _, c := range gone {
+	for _, c := range former {
 		if h := KeyHash(c); !slices.Contains(revoked, h) {
 			revoked = append(revoked, h)
 		}
@@ -168,7 +168,8 @@ func (a *Authority) readRotation() (err error) {
 		return errors.Join(err, fmt.Errorf("read %s: %w: %w", a.path(revokedFile), ErrKey, rerr))
 	}
 	a.revoked = strings.Fields(string(text))
-	// The hub never writes an empty file. Missing lines would make revoked keys trusted again.
+	// The hub never writes an empty file. If lines were missing, revoked keys would be trusted
+	// again.
 	if rerr == nil && err == nil && (len(a.revoked) == 0 || slices.ContainsFunc(a.revoked, func(h string) bool {
 		b, herr := hex.DecodeString(h)
 		return herr != nil || len(b) != sha256.Size
@@ -191,7 +192,7 @@ func (a *Authority) readCerts(name string) (all []*x509.Certificate, err error) 
 			all, rest = append(all, c), after
 		}
 	}
-	// `ca revoke` could not revoke intermediates that are missing here.
+	// `ca revoke` could not revoke an intermediate that is missing in this file.
 	if err == nil && (len(all) == 0 || len(bytes.TrimSpace(rest)) > 0) {
 		err = errors.New("it is incomplete or empty")
 	}
@@ -204,17 +205,17 @@ func (a *Authority) readCerts(name string) (all []*x509.Certificate, err error) 
 // A Status describes the authority.
 type Status struct {
 	Root, Intermediate  *x509.Certificate
-	Former              *x509.Certificate // trusted until Revoke; nil: none
+	Former              *x509.Certificate // the former root, trusted until Revoke; nil: none
 	Signed              time.Time         // when the current intermediate was issued
 	Protected           bool
-	FormerIntermediates int // number of former intermediates that are trusted until Revoke
+	FormerIntermediates int // number of former intermediates, which are trusted until Revoke
 	Generation          int // changes with each rotation
 	now                 time.Time
 }
 
 // Outdated reports whether a device's certificate that expires at end has a former issuer. The
-// current intermediate signs for LeafLife from its first day on, or until its own expiry. A later
-// end is also outdated: the former issuer's clock was ahead.
+// current intermediate signs for LeafLife from its first day on, or until its own expiry. A
+// certificate that expires later is also outdated: the clock was ahead when its issuer signed it.
 func (s Status) Outdated(end time.Time) bool {
 	first := s.Signed.Add(LeafLife)
 	return s.FormerIntermediates > 0 && (!end.After(first) && end.Before(s.Intermediate.NotAfter) ||
@@ -249,8 +250,8 @@ func (a *Authority) rootPool() *x509.CertPool {
 	return pool
 }
 
-// issuers returns the certificates that follow the hub's in a handshake, and the number of their
-// changes.
+// issuers returns the certificates that follow the hub's certificate in a handshake, and the number
+// of their changes.
 func (a *Authority) issuers() (chain [][]byte, by *x509.Certificate, generation int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -261,7 +262,7 @@ func (a *Authority) issuers() (chain [][]byte, by *x509.Certificate, generation 
 	return chain, a.intermediate.cert, a.generation
 }
 
-// good reports whether a chain has no revoked certificate.
+// good reports whether one of the chains has no revoked certificate.
 func (a *Authority) good(chains [][]*x509.Certificate) bool {
 	a.mu.Lock()
 	revoked := a.revoked
@@ -271,8 +272,8 @@ func (a *Authority) good(chains [][]*x509.Certificate) bool {
 	})
 }
 
-// PresentlySigned reports whether a verified certificate was issued by the current intermediate.
-// Its holder then knows the current root.
+// PresentlySigned reports whether the current intermediate issued a verified certificate. Then its
+// holder knows the current root.
 func (a *Authority) PresentlySigned(h Holder) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

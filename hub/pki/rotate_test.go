@@ -58,7 +58,7 @@ func TestDevicesReceiveARotatedRoot(t *testing.T) {
 			t.Fatal("roots:", a.Pin())
 		}
 		if err := a.RotateRoot(); !errors.Is(err, ErrRotating) {
-			t.Fatal("a second rotation:", err)
+			t.Fatal("a second rotation before Revoke:", err)
 		}
 		roots := a.RootPEM()
 		block := bytes.Index(roots[1:], []byte("-----BEGIN")) + 1
@@ -66,13 +66,13 @@ func TestDevicesReceiveARotatedRoot(t *testing.T) {
 		in := func(name string, c *tls.Config) {
 			t.Helper()
 			if err := handshake(t, https, c); err != nil {
-				t.Errorf("restart %v: %s: %v", restart, name, err)
+				t.Errorf("restart %v: %s is refused: %v", restart, name, err)
 			}
 		}
 		out := func(name string, c *tls.Config) {
 			t.Helper()
 			if err := handshake(t, https, c); err == nil {
-				t.Errorf("restart %v: %s connected", restart, name)
+				t.Errorf("restart %v: %s is accepted", restart, name)
 			}
 		}
 		in("a device with the former root", trusting(t, oldRoots, old))
@@ -86,14 +86,14 @@ func TestDevicesReceiveARotatedRoot(t *testing.T) {
 			return must(a.Verify(shown))(t)
 		}
 		if a.PresentlySigned(holder(old)) || !a.PresentlySigned(holder(fresh)) {
-			t.Error("a device with the new root is not distinguished")
+			t.Error("PresentlySigned does not distinguish devices with the new root")
 		}
-		// The intermediate changes during a rotation of the root too.
+		// The intermediate changes too while the root is rotated.
 		if err := a.RotateIntermediate(); err != nil {
 			t.Fatal(err)
 		}
 		again()
-		in("a device with neither change", trusting(t, oldRoots, old))
+		in("a device from before both changes", trusting(t, oldRoots, old))
 		in("a certificate of the first intermediate", trusting(t, roots, fresh))
 		newest := keyed(t, a, "pi-1")
 		if err := a.Revoke(); err != nil {
@@ -101,7 +101,7 @@ func TestDevicesReceiveARotatedRoot(t *testing.T) {
 		}
 		again()
 		if err := a.Revoke(); err != nil {
-			t.Fatal("a second time:", err)
+			t.Fatal("a second Revoke:", err)
 		}
 		out("a certificate of the former root", trusting(t, roots, old))
 		out("a certificate of a former intermediate", trusting(t, roots, fresh))
@@ -112,14 +112,14 @@ func TestDevicesReceiveARotatedRoot(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		if err := a.RotateRoot(); err != nil {
-			t.Fatal("the next rotation:", err)
+			t.Fatal("the next rotation after Revoke:", err)
 		}
 		again()
 		in("a device that renewed before this rotation", trusting(t, onlyNew, newest))
 	}
 }
 
-// After a power cut at any point, the authority is either the former or the new one.
+// After a power cut at any point of a change, the authority is either the former or the new one.
 func TestAPowerCutDuringAChange(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
@@ -130,9 +130,9 @@ func TestAPowerCutDuringAChange(t *testing.T) {
 	}
 	after := a.Pin()
 	if before == after {
-		t.Fatal("nothing changed")
+		t.Fatal("the rotation has not changed the root")
 	}
-	// Committed and half done: some files are still in next.
+	// The change is committed, and half done: some files are still in next.
 	moved := []string{"root.crt", "root.key", "former-root.crt", "former-root.key", "intermediate.crt", "intermediate.key", "cross.crt", "former.crt"}
 	for n := range len(moved) + 1 {
 		again := t.TempDir()
@@ -157,13 +157,13 @@ func TestAPowerCutDuringAChange(t *testing.T) {
 		}
 		b := open(t, again)
 		if _, err := b.Verify(chain(t, encodeCert(must(x509.ParseCertificate(old.Certificate[0]))(t), must(x509.ParseCertificate(old.Certificate[1]))(t)))); err != nil || b.Pin() != after {
-			t.Errorf("after %d of the files: %v, pin %s", n, err, b.Pin())
+			t.Errorf("a power cut after %d files: %v, pin %s", n, err, b.Pin())
 		}
 		if _, err := os.Stat(next); !errors.Is(err, os.ErrNotExist) {
-			t.Error("it is not finished")
+			t.Error("the start does not complete the change")
 		}
 	}
-	// A change that was not committed is dropped.
+	// The next start drops a change that was not committed.
 	part := filepath.Join(dir, partDir)
 	if err := os.Mkdir(part, 0o700); err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestAPowerCutDuringAChange(t *testing.T) {
 		t.Fatal(b.Pin())
 	}
 	if _, err := os.Stat(part); !errors.Is(err, os.ErrNotExist) {
-		t.Fatal("it is still there")
+		t.Fatal("the uncommitted change is not removed")
 	}
 }
 
@@ -197,24 +197,24 @@ func TestEncryptedKeysNeedTheirPassphrase(t *testing.T) {
 	}
 	closed := open(t, dir)
 	if _, _, err := closed.IssueClient(Admin, "anna", time.Hour); !errors.Is(err, ErrSealed) || !strings.Contains(err.Error(), "--ca-passphrase-file") {
-		t.Fatal("signed without the passphrase:", err)
+		t.Fatal("signing without the passphrase:", err)
 	}
 	if !closed.Sealed() || closed.Pin() != pin {
-		t.Fatal("public files need no passphrase")
+		t.Fatal("reading the public files needs the passphrase")
 	}
 	if err := closed.RotateRoot(); !errors.Is(err, ErrSealed) {
 		t.Fatal(err)
 	}
 	if err := closed.Protect(nil); !errors.Is(err, ErrSealed) {
-		t.Fatal("removed without it:", err)
+		t.Fatal("removing the encryption without the passphrase:", err)
 	}
 	if err := closed.Unlock(second); !errors.Is(err, ErrKey) || strings.Contains(err.Error(), "\n") {
-		t.Fatal("a wrong one:", err)
+		t.Fatal("unlocking with a wrong passphrase:", err)
 	}
 	if err := closed.Unlock(first); err != nil || closed.Sealed() {
 		t.Fatal(err)
 	}
-	// New keys are encrypted too, and so are those that a rotation keeps.
+	// New keys are encrypted too, and so are the former keys that a rotation stores.
 	if err := closed.RotateRoot(); err != nil {
 		t.Fatal(err)
 	}
@@ -223,12 +223,12 @@ func TestEncryptedKeysNeedTheirPassphrase(t *testing.T) {
 	}
 	for _, f := range []string{"root.key", "intermediate.key", "former-root.key"} {
 		if text := must(os.ReadFile(filepath.Join(dir, f)))(t); !bytes.Contains(text, []byte(sealedType)) {
-			t.Errorf("%s is not protected", f)
+			t.Errorf("%s is not encrypted", f)
 		}
 	}
 	changed := open(t, dir)
 	if err := changed.Unlock(first); err == nil {
-		t.Fatal("the former passphrase still works")
+		t.Fatal("the former passphrase is still accepted")
 	}
 	if err := changed.Unlock(second); err != nil {
 		t.Fatal(err)
@@ -237,7 +237,7 @@ func TestEncryptedKeysNeedTheirPassphrase(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b := open(t, dir); b.Sealed() {
-		t.Fatal("still protected")
+		t.Fatal("the keys are still encrypted")
 	} else if _, _, err := b.IssueClient(Admin, "anna", time.Hour); err != nil {
 		t.Fatal(err)
 	}
@@ -245,9 +245,9 @@ func TestEncryptedKeysNeedTheirPassphrase(t *testing.T) {
 
 func TestAnEncryptedKeyThatWasChangedIsRefused(t *testing.T) {
 	for _, tt := range []struct{ name, from, to, want string }{
-		{"costs without end", "Memory-KiB: 65536", "Memory-KiB: 4294967295", "out of bounds"},
+		{"unlimited costs", "Memory-KiB: 65536", "Memory-KiB: 4294967295", "out of bounds"},
 		{"no cost", "Time: 3", "Time: 0", "out of bounds"},
-		{"a form of later", "Version: 1", "Version: 2", "unknown encryption"},
+		{"an unknown version", "Version: 1", "Version: 2", "unknown encryption"},
 		{"no salt", "Salt: ", "Salty: ", "out of bounds"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -270,8 +270,8 @@ func TestAnEncryptedKeyThatWasChangedIsRefused(t *testing.T) {
 	}
 }
 
-// One file has the revoked keys, others the certificates that `ca revoke` ends. A truncated or
-// empty file would silently bring trust back.
+// One file has the revoked keys, others have the certificates that `ca revoke` ends. If such a file
+// is truncated or empty, revoked certificates would be trusted again without notice.
 func TestADamagedListOfRevokedKeysIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)

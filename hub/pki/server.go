@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// A Server keeps the hub's certificate for HTTPS and MQTT. It renews it in time, and when the hub
-// gets a name or an address that is not in it.
+// A Server holds the hub's certificate for HTTPS and MQTT. It renews the certificate in time, and
+// when the hub gets a name or an address that the certificate does not have.
 type Server struct {
 	authority *Authority
 	names     func() []string
@@ -27,14 +27,14 @@ type Server struct {
 	mu         sync.Mutex
 	current    *tls.Certificate
 	compared   time.Time // last comparison of names
-	renewed    time.Time // last renewal because of the time
+	renewed    time.Time // last renewal near the expiry
 	generation int       // the authority's generation when current was issued
 	tried      int       // the authority's generation at the last attempt
 }
 
 const (
-	serverRenew  = LeafLife / 3 // rest of the lifetime at which it is renewed
-	compareEvery = time.Minute  // maximum delay until a new DHCP address is in it
+	serverRenew  = LeafLife / 3 // remaining lifetime at which the certificate is renewed
+	compareEvery = time.Minute  // maximum delay until the certificate has a new DHCP address
 	renewPause   = 24 * time.Hour
 	maxNames     = 100
 )
@@ -67,7 +67,7 @@ func pairOf(leaf *x509.Certificate, chain [][]byte, key *ecdsa.PrivateKey) *tls.
 func (s *Server) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now() // the machine's time: clients compare the certificate with their own clocks
+	now := time.Now() // the machine's time, because clients check the certificate with their own clocks
 	chain, by, generation := s.authority.issuers()
 	former := s.current != nil && generation != s.generation && s.current.Leaf.CheckSignatureFrom(by) != nil
 	if s.current != nil && generation != s.generation && !former {
@@ -100,8 +100,9 @@ func (s *Server) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return s.current, nil
 }
 
-// due reports whether the current certificate expires soon or is not valid yet. A new one may have
-// the same problem, near the root's expiry or with a wrong clock, so it is true at most once a day.
+// due reports whether the current certificate expires soon or is not valid yet. It is true at most
+// once a day, because near the root's expiry or with a wrong clock a new certificate has the same
+// problem.
 func (s *Server) due(now time.Time) bool {
 	leaf := s.current.Leaf
 	return (now.After(leaf.NotAfter.Add(-serverRenew)) || early(leaf)) && now.Sub(s.renewed).Abs() >= renewPause
@@ -167,8 +168,8 @@ func inside(cert *x509.Certificate) []string {
 	return names
 }
 
-// covers reports whether a certificate has all names. It may have more: an unused address does no
-// harm.
+// covers reports whether a certificate has all names. It may have more, because an unused address
+// is harmless.
 func covers(cert *x509.Certificate, names []string) bool {
 	have := inside(cert)
 	for _, n := range names[:min(len(names), maxNames)] {
@@ -218,9 +219,9 @@ func LocalNames(advertised string) []string {
 	return names
 }
 
-// ofContainers reports whether an interface is a bridge or veth pair of a container engine. They
-// change with containers, and clients do not connect through them, so they must not cause a new
-// certificate.
+// ofContainers reports whether an interface is a bridge or veth pair of a container engine. Clients
+// do not connect through these interfaces. They change with the containers, which must not cause a
+// new certificate.
 func ofContainers(link string) bool {
 	for _, prefix := range []string{"docker", "br-", "podman", "cni-", "veth"} {
 		if strings.HasPrefix(link, prefix) {

@@ -11,12 +11,11 @@ import (
 	"flotilla.dev/hub/owner"
 )
 
-// ofDatabase is a file that marks the directory's authority as a copy. It names the database whose
-// hubs share it.
+// ofDatabase is a file that marks the directory's authority as a copy. The file contains the
+// database whose hubs share the authority.
 const ofDatabase = "of-database"
 
-// shared are the files that hubs of one database have in common. A hub's server certificate is not
-// one.
+// shared are the files that all hubs of a database have. A hub's server certificate is not shared.
 var shared = []string{"root.crt", "root.key", "intermediate.crt", "intermediate.key", formerRoot + ".crt",
 	formerRoot + ".key", crossFile, formerIntermediateFile, revokedFile, firmwareKey}
 
@@ -38,7 +37,7 @@ func (a *Authority) Files() (all map[string][]byte, err error) {
 }
 
 // Install copies the shared authority of a database into a data directory. It refuses a directory
-// with another authority: devices that joined through it would be locked out.
+// with another authority, because devices that joined with that authority would be locked out.
 func Install(dataDir, database string, files map[string][]byte) error {
 	a := &Authority{dir: filepath.Join(dataDir, "pki")}
 	if err := os.MkdirAll(a.dir, 0o700); err != nil {
@@ -86,7 +85,7 @@ func Install(dataDir, database string, files map[string][]byte) error {
 // kept passes a change to Keep. The caller holds the lock.
 func (a *Authority) kept(change map[string][]byte) error {
 	if a.Keep == nil {
-		if _, err := os.Stat(a.path(ofDatabase)); err == nil { // the next start would undo it
+		if _, err := os.Stat(a.path(ofDatabase)); err == nil { // the next start would undo a change of a copy
 			return fmt.Errorf(
 				"%w: it is a copy of the authority of a database; make the change at the leader",
 				ErrKey)

@@ -20,17 +20,17 @@ type Holder struct {
 	Role Role
 	Name string // node or user
 	Leaf *x509.Certificate
-	by   *x509.Certificate // its issuer
+	by   *x509.Certificate // the certificate's issuer
 }
 
-// Verify returns the holder of a client certificate chain: issued by this authority, valid now, for
-// clients, with exactly one role. The caller checks for revocation.
+// Verify returns the holder of a client certificate chain. The certificate must be issued by this
+// authority, valid now, for clients, and have exactly one role. The caller checks for revocation.
 func (a *Authority) Verify(shown []*x509.Certificate) (Holder, error) {
 	return a.verify(shown, a.now())
 }
 
-// VerifyForRenewal is Verify for a renewal, which accepts a device's certificate up to 90 days
-// after its expiry.
+// VerifyForRenewal is Verify for a renewal. It accepts a device's certificate up to 90 days after
+// its expiry.
 func (a *Authority) VerifyForRenewal(shown []*x509.Certificate) (Holder, error) {
 	now := a.now()
 	if len(shown) > 0 {
@@ -86,16 +86,16 @@ func (a *Authority) holder(chains [][]*x509.Certificate) (Holder, error) {
 }
 
 // HTTPS is the TLS configuration of the HTTPS listener. It requests a client certificate, but does
-// not verify it in the handshake: an expired one may still be renewed, and each request is
+// not verify it in the handshake: an expired certificate may still be renewed, and each request is
 // authorized separately.
 func (a *Authority) HTTPS(server *Server) *tls.Config {
 	return a.tls(server, tls.RequestClientCert)
 }
 
-// MQTT is the TLS configuration of the MQTT listener. Only a device or an observer completes the
-// handshake, and only if may allows it; may refuses revoked certificates. crypto/tls alone verifies
-// the chain: a second signature check would add a tenth to each of ten thousand handshakes.
-// Sessions are not resumed: a ticket would skip these checks.
+// MQTT is the TLS configuration of the MQTT listener. Only a device or an observer that may accepts
+// completes the handshake; may refuses revoked certificates. Only crypto/tls verifies the chain: a
+// second signature check would add a tenth to each of ten thousand handshakes. Sessions are not
+// resumed, because a ticket would skip these checks.
 func (a *Authority) MQTT(server *Server, may func(Holder) error) *tls.Config {
 	c := a.tls(server, tls.RequireAndVerifyClientCert)
 	c.VerifyConnection = func(s tls.ConnectionState) error {
@@ -112,7 +112,7 @@ func (a *Authority) MQTT(server *Server, may func(Holder) error) *tls.Config {
 	return c
 }
 
-// suites are the TLS 1.2 suites with authenticated encryption; CBC suites were broken repeatedly.
+// suites are the TLS 1.2 suites with authenticated encryption. CBC suites were broken repeatedly.
 var suites = []uint16{
 	tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
 	tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
@@ -130,7 +130,7 @@ func (a *Authority) tls(server *Server, auth tls.ClientAuthType) *tls.Config {
 		NextProtos:     []string{"h2", "http/1.1"},
 		Time:           a.now,
 	}
-	// Connections share one configuration, to save memory.
+	// Connections share one configuration to save memory.
 	var present atomic.Pointer[rooted]
 	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { // roots change while the hub runs
 		_, _, generation := a.issuers()

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// shown returns a chain signed by the authority with any content.
+// shown returns a chain that the authority signed, with a leaf that edit changes.
 func shown(t *testing.T, a *Authority, edit func(*x509.Certificate)) []*x509.Certificate {
 	t.Helper()
 	now := time.Now()
@@ -32,7 +32,7 @@ func shown(t *testing.T, a *Authority, edit func(*x509.Certificate)) []*x509.Cer
 	return []*x509.Certificate{leaf, by}
 }
 
-// A certificate of the authority is accepted only with one role, one name and its intended use.
+// The hub accepts a certificate of the authority only with one role, one name and the intended use.
 func TestACertificateHasOneRoleAndOneUse(t *testing.T) {
 	a := open(t, t.TempDir())
 	for _, tt := range []struct {
@@ -44,13 +44,13 @@ func TestACertificateHasOneRoleAndOneUse(t *testing.T) {
 		{"two roles", func(c *x509.Certificate) {
 			c.Subject.Organization = []string{organizations[Device], organizations[Admin]}
 		}, false},
-		{"a role and something else", func(c *x509.Certificate) {
+		{"a role and another organization", func(c *x509.Certificate) {
 			c.Subject.Organization = []string{organizations[Admin], "Flotilla"}
 		}, false},
 		{"no role", func(c *x509.Certificate) { c.Subject.Organization = nil }, false},
-		{"a role that there is not", func(c *x509.Certificate) { c.Subject.Organization = []string{"flotilla:gods"} }, false},
+		{"an unknown role", func(c *x509.Certificate) { c.Subject.Organization = []string{"flotilla:gods"} }, false},
 		{"no name", func(c *x509.Certificate) { c.Subject.CommonName = "" }, false},
-		{"of a server", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, false},
+		{"a server's certificate", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, false},
 		{"not valid yet", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }, false},
 		{"ended", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }, false},
 	} {
@@ -60,9 +60,9 @@ func TestACertificateHasOneRoleAndOneUse(t *testing.T) {
 	}
 }
 
-// Only a device's expired certificate may be renewed late. One that is not valid yet or was revoked
-// is refused.
-func TestRenewableCertificates(t *testing.T) {
+// Only a device's expired certificate may be renewed late. A certificate that is not valid yet or
+// was revoked is refused.
+func TestOnlyADevicesExpiredCertificateMayBeRenewed(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, dir)
@@ -72,29 +72,29 @@ func TestRenewableCertificates(t *testing.T) {
 		}
 		anna := chain(t, person)
 		if _, err := a.VerifyForRenewal(anna); !errors.Is(err, ErrUntrusted) {
-			t.Error("a person renews:", err)
+			t.Error("a renewal with a user's certificate:", err)
 		}
 		early := shown(t, a, func(c *x509.Certificate) {
 			c.NotBefore = time.Now().Add(time.Hour)
 			c.NotAfter = time.Now().Add(2 * time.Hour)
 		})
 		if _, err := a.VerifyForRenewal(early); !errors.Is(err, ErrUntrusted) {
-			t.Error("a certificate that is not valid yet is renewed:", err)
+			t.Error("a renewal with a certificate that is not valid yet:", err)
 		}
 		mine, _ := device(t, a, "pi-1")
 		time.Sleep(2 * time.Hour)
 		if _, err := a.VerifyForRenewal(anna); !errors.Is(err, ErrUntrusted) {
-			t.Error("a person renews after the end:", err)
+			t.Error("a renewal with a user's expired certificate:", err)
 		}
 		if err := errors.Join(a.RotateIntermediate(), a.Revoke()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := a.VerifyForRenewal(mine); !errors.Is(err, ErrUntrusted) {
-			t.Error("a revoked one renews:", err)
+			t.Error("a renewal with a revoked certificate:", err)
 		}
 		time.Sleep(LeafLife)
 		if _, err := a.VerifyForRenewal(mine); !errors.Is(err, ErrUntrusted) {
-			t.Error("a revoked one renews after its end:", err)
+			t.Error("a renewal with an expired revoked certificate:", err)
 		}
 	})
 }
@@ -129,7 +129,7 @@ func TestRevokedKeysStayRevoked(t *testing.T) {
 		}
 	}
 	change(a.RotateIntermediate)
-	change(a.RotateIntermediate, a.Revoke) // two rotations at once
+	change(a.RotateIntermediate, a.Revoke) // both at the same time
 	look()
 	change(a.RotateIntermediate, a.Revoke)
 	look()
@@ -140,20 +140,20 @@ func TestRevokedKeysStayRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(dir); !errors.Is(err, ErrKey) {
-		t.Error("a hub starts without its list of revoked keys:", err)
+		t.Error("a start with a damaged list of revoked keys:", err)
 	}
 }
 
-// An intermediate cannot sign another authority, and no certificate outlives its issuer.
+// An intermediate cannot sign an authority, and no certificate outlives its issuer.
 func TestSignedCertificatesAreLimited(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, dir)
 		if c := a.intermediate.cert; !c.IsCA || c.MaxPathLen != 0 || !c.MaxPathLenZero {
-			t.Errorf("an intermediate may have %d below it", c.MaxPathLen)
+			t.Errorf("an intermediate may sign %d levels of authorities", c.MaxPathLen)
 		}
 		if c := a.root.cert; c.MaxPathLen != 1 {
-			t.Errorf("a root may have %d below it", c.MaxPathLen)
+			t.Errorf("a root may sign %d levels of authorities", c.MaxPathLen)
 		}
 		time.Sleep(rootLife - LeafLife/2)
 		c, _ := device(t, a, "pi-1")
@@ -163,20 +163,21 @@ func TestSignedCertificatesAreLimited(t *testing.T) {
 	})
 	for _, life := range []time.Duration{0, -time.Hour, LeafLife + time.Second} {
 		if _, _, err := open(t, dir).IssueClient(Viewer, "anna", life); err == nil {
-			t.Errorf("a certificate of %s", life)
+			t.Errorf("a certificate with the lifetime %s is issued", life)
 		}
 	}
 	for _, role := range []Role{Device, "god", ""} {
 		if _, _, err := open(t, dir).IssueClient(role, "anna", time.Hour); err == nil {
-			t.Errorf("a person's certificate of role %q", role)
+			t.Errorf("a user's certificate with the role %q is issued", role)
 		}
 	}
 	if _, _, err := open(t, dir).IssueClient(Viewer, "", time.Hour); err == nil {
-		t.Error("a person without a name")
+		t.Error("a certificate for a user without a name is issued")
 	}
 }
 
-// TLS configurations use the current roots and the hub's time. The files are not symbolic links.
+// TLS configurations use the current roots and the hub's time. The lock file must not be a symbolic
+// link.
 func TestTLSUsesTheCurrentRoots(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
@@ -188,7 +189,7 @@ func TestTLSUsesTheCurrentRoots(t *testing.T) {
 	}
 	mqtt := a.MQTT(server, func(Holder) error { return nil })
 	if mqtt.ClientAuth != tls.RequireAndVerifyClientCert {
-		t.Errorf("MQTT requests %v", mqtt.ClientAuth)
+		t.Errorf("the MQTT configuration has the client auth %v", mqtt.ClientAuth)
 	}
 	first := must(mqtt.GetConfigForClient(nil))(t)
 	if before := must(mqtt.GetConfigForClient(nil))(t); before != first {
@@ -200,10 +201,10 @@ func TestTLSUsesTheCurrentRoots(t *testing.T) {
 	}
 	after := must(mqtt.GetConfigForClient(nil))(t).ClientCAs
 	if after.Equal(before) || !after.Equal(a.rootPool()) {
-		t.Error("a handshake uses the roots of the start")
+		t.Error("after a rotation a handshake still uses the former roots")
 	}
 	if leaf := must(server.GetCertificate(nil))(t).Leaf; leaf.CheckSignatureFrom(a.intermediate.cert) != nil {
-		t.Error("the hub shows a certificate of the former intermediate")
+		t.Error("after a rotation the hub sends a certificate of the former intermediate")
 	}
 	lock := filepath.Join(dir, lockFile)
 	victim := filepath.Join(t.TempDir(), "victim")
@@ -211,15 +212,15 @@ func TestTLSUsesTheCurrentRoots(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(dir); err == nil {
-		t.Error("it locks what a link leads to")
+		t.Error("the lock follows a symbolic link")
 	}
 	if _, err := os.Stat(victim); err == nil {
-		t.Error("and the file was created")
+		t.Error("the lock creates the target of the link")
 	}
 }
 
-// After a revocation no file of the former root is left. Its key is also in the list of revoked
-// ones, so that a restored file does not restore trust.
+// After a revocation the files of the former root are removed. The list of revoked keys has its
+// key, so that a restored file does not restore trust.
 func TestRevokeRemovesTheFormerRoot(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
@@ -233,11 +234,11 @@ func TestRevokeRemovesTheFormerRoot(t *testing.T) {
 		}
 	}
 	if !slices.Contains(open(t, dir).revoked, former) {
-		t.Error("the former root's key is not on the list")
+		t.Error("the list of revoked keys lacks the former root's key")
 	}
 }
 
-// Devices with a certificate from before a rotation have to renew.
+// Devices whose certificate was issued before a rotation have to renew it.
 func TestOutdatedCertificates(t *testing.T) {
 	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 	since := at.AddDate(0, 1, 0)
@@ -248,10 +249,10 @@ func TestOutdatedCertificates(t *testing.T) {
 		want                bool
 	}{
 		{1, at, at, at.Add(LeafLife), true}, {1, at, at, at.Add(LeafLife - time.Hour), true}, {1, at, at, at.Add(LeafLife + time.Second), false}, {0, at, at, at, false},
-		{1, at, since, since.Add(LeafLife), false},                // of the current intermediate, just now
-		{1, at, since, at.AddDate(9, 0, 0), true},                 // of a former one, while the clock was in 2035
-		{0, at, since, at.AddDate(9, 0, 0), false},                // there is no former one
-		{1, time.Unix(600, 0), since, since.Add(LeafLife), false}, // the current one was issued in 1970
+		{1, at, since, since.Add(LeafLife), false},                // issued now by the current intermediate
+		{1, at, since, at.AddDate(9, 0, 0), true},                 // issued by a former one while the clock was in 2035
+		{0, at, since, at.AddDate(9, 0, 0), false},                // there is no former intermediate
+		{1, time.Unix(600, 0), since, since.Add(LeafLife), false}, // the current intermediate was issued in 1970
 	} {
 		intermediate := &x509.Certificate{NotAfter: tt.signed.Add(intermediateLife)}
 		if got := (Status{Intermediate: intermediate, Signed: tt.signed, FormerIntermediates: tt.formerIntermediates, now: tt.now}).Outdated(tt.end); got != tt.want {
@@ -260,7 +261,7 @@ func TestOutdatedCertificates(t *testing.T) {
 	}
 }
 
-// The names in an unfinished change refer only to files of the authority's directory.
+// The list of files to remove can name only files of the authority's directory.
 func TestAnUnfinishedChangeRemovesOnlyItsFiles(t *testing.T) {
 	data := t.TempDir()
 	dir := filepath.Join(data, "pki")
@@ -276,7 +277,7 @@ func TestAnUnfinishedChangeRemovesOnlyItsFiles(t *testing.T) {
 	}
 }
 
-// A hub with too many names has the first of them in its certificate.
+// If a hub has too many names, its certificate has the first of them.
 func TestTheNamesInACertificateAreLimited(t *testing.T) {
 	a := open(t, t.TempDir())
 	names := []string{"hub"}
@@ -285,6 +286,6 @@ func TestTheNamesInACertificateAreLimited(t *testing.T) {
 	}
 	server := must(a.NewServer(func() []string { return names }, slog.New(slog.DiscardHandler)))(t)
 	if got := server.Names(); len(got) != maxNames || got[0] != "hub" {
-		t.Errorf("%d names", len(got))
+		t.Errorf("the certificate has %d names", len(got))
 	}
 }

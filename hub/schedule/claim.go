@@ -9,15 +9,15 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// claims is what a pod's persistent volumes say about the nodes it may go to.
+// claims are the restrictions that a pod's persistent volumes put on its nodes.
 type claims struct {
 	problem        string          // why no node is possible, in Kubernetes' words
-	nodes          map[string]bool // the nodes that its volumes name; nil: no restriction
+	nodes          map[string]bool // the nodes that the volumes name; nil: any node
 	exclusiveUsers []*corev1.Pod   // placed pods with exclusive use of one of its volumes
 }
 
-// claimsOf looks up a pod's volumes. A volume that is not created yet will be on the node of the
-// first pod that uses the claim, which is usually placed in the same pass.
+// claimsOf looks up a pod's volumes. A volume that does not exist yet will be on the node of the
+// first pod that uses the claim. That pod is often placed in the same pass.
 func claimsOf(s state.Snapshot, pod *corev1.Pod) (out claims) {
 	for name := range state.ClaimsOf(pod) {
 		c := s.Claim(pod.Namespace, name)
@@ -59,7 +59,7 @@ func claimsOf(s state.Snapshot, pod *corev1.Pod) (out claims) {
 	return out
 }
 
-// against returns why a node is not possible once the pods in gone have left it; Fits: it is
+// against returns why a node is not possible once the pods in gone have left it; Fits if it is
 // possible.
 func (c claims) against(node string, gone ...*corev1.Pod) Reason {
 	switch {

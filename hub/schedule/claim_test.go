@@ -15,7 +15,7 @@ import (
 
 var midday = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// TestClaims: the nodes of a pod with a claim, or the reason without one, in Kubernetes' words.
+// A pod with a claim gets the node in want, or the reason in want in Kubernetes' words.
 func TestClaims(t *testing.T) {
 	class, gone := state.LocalClass, metav1.NewTime(midday)
 	claim := func(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
@@ -42,12 +42,12 @@ func TestClaims(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		objects []state.Object
-		want    string // the node, or the reason
+		want    string // a node or a reason
 	}{
 		{"no claim", nil, `0/2 nodes are available: persistentvolumeclaim "data" not found.`},
 		{"a claim that is deleted", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &gone })},
 			`0/2 nodes are available: persistentvolumeclaim "data" is being deleted.`},
-		{"a claim that is lost", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName, c.Status.Phase = "v", corev1.ClaimLost })},
+		{"a claim whose volume is missing", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName, c.Status.Phase = "v", corev1.ClaimLost })},
 			`0/2 nodes are available: persistentvolumeclaim "data" bound to non-existent persistentvolume "v".`},
 		{"a claim without a class", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil })},
 			"0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims."},
@@ -59,7 +59,7 @@ func TestClaims(t *testing.T) {
 		{"a volume on b", []state.Object{claim(bound), volume}, "b"},
 		{"a volume on b, which is cordoned", []state.Object{claim(bound), volume, func() state.Object { n := full("b"); n.Spec.Unschedulable = true; return n }()},
 			"0/2 nodes are available: 1 node(s) had volume node affinity conflict, 1 node(s) were unschedulable."},
-		{"a volume that will be made for another pod on b", []state.Object{claim(func(*corev1.PersistentVolumeClaim) {}), pod("other", "b")}, "b"},
+		{"a volume that another pod gets on b", []state.Object{claim(func(*corev1.PersistentVolumeClaim) {}), pod("other", "b")}, "b"},
 		{"a volume on b with exclusive use", []state.Object{claim(func(c *corev1.PersistentVolumeClaim) {
 			bound(c)
 			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
@@ -78,7 +78,7 @@ func TestClaims(t *testing.T) {
 			s, _ = state.Apply(s, changes)
 			plan := schedule.Decider{}.Decide(s, schedule.Decider{}.Subjects(s), midday)
 			if len(plan.Changes) != 1 {
-				t.Fatalf("it wants %v", plan.Changes)
+				t.Fatalf("the decider still changes %v", plan.Changes)
 			}
 			p := plan.Changes[0].Object.(*corev1.Pod)
 			got := p.Spec.NodeName
@@ -86,7 +86,7 @@ func TestClaims(t *testing.T) {
 				got = state.PodCondition(p, corev1.PodScheduled).Message
 			}
 			if got != c.want {
-				t.Errorf("it says %q, want %q", got, c.want)
+				t.Errorf("the pod's message is %q, want %q", got, c.want)
 			}
 		})
 	}

@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A class stands for pods that every node treats alike, such as those of one ReplicaSet: a thousand
-// of them search the fleet once. The pass updates it with each placement.
+// A class stands for pods that every node treats alike, such as the pods of one ReplicaSet. A
+// thousand of them search the fleet once. The pass updates the class with each placement.
 type class struct {
 	*pass
 	pod         *corev1.Pod // one of its pods
@@ -22,13 +22,13 @@ type class struct {
 	ports       []state.HostPort
 	fits        nodeaffinity.RequiredNodeAffinity
 	only        map[string]bool // the nodes that its affinity names; nil: any
-	links       *links          // nil: independent of other pods
-	soft        []*soft         // its own soft spread constraints
-	preferences []preference    // its preferred affinities to other pods
-	weights     map[domain]int  // sum of its preferences and of other pods' for it, by domain; nil: none
+	links       *links          // nil: it does not depend on other pods
+	soft        []*soft         // the pod's soft spread constraints
+	preferences []preference    // the pod's preferred affinities to other pods
+	weights     map[domain]int  // sum of its and other pods' preferences, by domain; nil: none
 	images      map[string]bool // images of its containers
 	claims      claims          // restrictions by its volumes
-	upTo        int             // number of the pass's placements that it includes
+	upTo        int             // number of the pass's placements that are counted
 
 	preferred *nodeaffinity.PreferredSchedulingTerms // nil: none
 
@@ -37,7 +37,7 @@ type class struct {
 	found    []*candidate   // the nodes that fit
 	at       map[string]int // index of a node in found
 	tally    tally          // why the other nodes do not fit
-	refused  string         // why no node fits; "": one fits, or it is not known
+	refused  string         // why no node fits; "": a node fits, or the search has not ended
 	stuck    bool           // none of the changed nodes fits
 }
 
@@ -47,14 +47,14 @@ type need struct {
 	amount quantity
 }
 
-// A try is one pod in search of a node.
+// A try is one pod that needs a node.
 type try struct {
 	*class
 	pod *corev1.Pod
 }
 
 // try returns a pod with its class. A nominated pod, a pod that names its nodes, and a pod with
-// claims have a class of their own.
+// claims each get a class that no other pod shares.
 func (p *pass) try(pod *corev1.Pod) try {
 	only := named(pod)
 	if only != nil || pod.Status.NominatedNodeName != "" || state.HasClaims(pod) {
@@ -114,7 +114,7 @@ func (k *class) join(pod *corev1.Pod) {
 		k.countPreferring(pod, n)
 	}
 	if k.small() {
-		k.refused = "" // in a small fleet the message counts every reason anew
+		k.refused = "" // in a small fleet the message is up to date, so every reason is counted again
 		k.searched = k.searched && len(k.found) > 0
 	}
 	forbids, allows := k.linked(pod, n)
@@ -153,12 +153,12 @@ func (k *class) drop(i int) {
 	}
 	k.found = k.found[:last]
 	if last == 0 || k.partial && last < minCandidates/2 {
-		k.searched = false // search again: other nodes may fit
+		k.searched = false // search again, because other nodes may fit
 	}
 }
 
-// named returns the nodes that a pod's affinity names, as a DaemonSet's pod does; then only those
-// are checked.
+// named returns the nodes that a pod's affinity names, as the affinity of a DaemonSet's pod does.
+// Then only these nodes are checked.
 func named(pod *corev1.Pod) map[string]bool {
 	a := pod.Spec.Affinity
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {

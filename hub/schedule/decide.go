@@ -1,8 +1,8 @@
 // Package schedule decides which node runs each pending pod.
 //
-// It filters the nodes by the pod's requirements, scores the rest, and binds the pod to the best
-// one. If no node fits, the pod's condition counts the reasons in Kubernetes' words, and the pod is
-// tried again when a change could help. It does not judge whether a node is alive: package
+// It filters the nodes by the pod's requirements, scores the remaining ones, and binds the pod to
+// the best. If no node fits, the pod's condition counts the reasons in Kubernetes' words, and the
+// pod is tried again when a change could help. It does not judge whether a node is alive: package
 // lifecycle adds taints for that. A pod that was created with a node name is not scheduled.
 package schedule
 
@@ -27,18 +27,18 @@ const Name = corev1.DefaultSchedulerName
 // A Decider places pending pods.
 type Decider struct{}
 
-// everyPod is the subject of all pending pods together; postponed work uses it.
+// everyPod is the subject of all pending pods together. Postponed work uses it.
 var everyPod = state.Subject{Key: state.Key{Kind: state.Pods}}
 
-// The limits of one pass. The rest follows in the next pass, so that devices' messages are handled
-// in between.
+// The limits of one pass. The next pass continues, so that the hub handles devices' messages in
+// between.
 const (
-	maxLooks  = 250_000 // checks of a node for a class
+	maxLooks  = 250_000 // checks of a node for a class of pods
 	maxPlaced = 1_000   // placed pods
 )
 
-// Touches returns a pod that must be tried in its new form, a node that may accept other pods than
-// before, or a claim, class or namespace, whose labels affinities select.
+// Touches returns a pod that must be tried again, a node that may accept other pods than before, or
+// a claim, class or namespace. Affinities select namespaces by their labels.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Nodes:
@@ -66,8 +66,8 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 // Subjects returns the one subject of all pending pods.
 func (Decider) Subjects(state.Snapshot) []state.Subject { return []state.Subject{everyPod} }
 
-// Decide binds the pending pods that fit somewhere, the most important first, and says why the
-// others wait.
+// Decide binds the pending pods that fit a node, the most important first, and says why the others
+// wait.
 func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
 	news := newsOf(subjects)
 	p := newPass(s, now)
@@ -80,7 +80,7 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 			p.plan.Wake(state.KeyOf(pod), now.Add(time.Millisecond))
 		case fresh || !thrifty:
 			p.schedule(pod)
-		case untried(pod): // it is tried later in this queue
+		case untried(pod): // the queue has the pod, so it is tried later
 		case linked(pod):
 			p.plan.Wake(state.KeyOf(pod), p.retryAt())
 		case !p.onChanged(pod, news.nodes):
@@ -93,18 +93,17 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	return p.plan
 }
 
-// explainInterval is how often messages about pending pods are updated in a large fleet or with a
-// long queue. Free space is used at once.
+// explainInterval is the interval at which messages about pending pods are updated in a large fleet
+// or with a long queue. Free space is used without that delay.
 const explainInterval = 10 * time.Second
 
-// retryAt returns when a pod that depends on other pods is tried again; that takes a walk over all
-// pods.
+// retryAt returns when a pod that depends on other pods is tried again. Such a try walks all pods.
 func (p *pass) retryAt() time.Time {
 	every := time.Duration(1+p.s.Len(state.Pods)/10_000) * time.Second
 	return p.now.Truncate(every).Add(every)
 }
 
-// A pass is one call of Decide; each pod sees the placements before it.
+// A pass is one call of Decide. Each pod sees the placements of the pods before it.
 type pass struct {
 	s         state.Snapshot
 	now       time.Time
@@ -112,10 +111,10 @@ type pass struct {
 	postponed bool // some messages are postponed
 
 	looks     int
-	placed    []*corev1.Pod            // by this pass, in order
+	placed    []*corev1.Pod            // pods that this pass has placed, in order
 	infos     map[string]*info         // usage of nodes that fit some pod
 	classes   map[string]*class        // by equivalence key
-	nominated map[string][]*corev1.Pod // pending pods that preemption makes space for, by node
+	nominated map[string][]*corev1.Pod // pending pods for which preemption makes space, by node
 	siblings  map[types.UID]*siblings  // where the placed pods of a controller are
 	reasons   []refusal                // buffer of oneReason and missingResources
 }
@@ -128,8 +127,8 @@ func newPass(s state.Snapshot, now time.Time) *pass {
 // news is the subjects sorted by what they require.
 type news struct {
 	all             bool
-	untried         map[state.Key]bool // pods that have not been tried in their present form
-	nodes           map[string]bool    // nodes that may accept other pods now
+	untried         map[state.Key]bool // pods that have not been tried since they changed
+	nodes           map[string]bool    // nodes that may accept more pods now
 	affinityChanged bool               // namespaces, claims or classes have changed
 }
 
@@ -165,7 +164,7 @@ func touchedByPod(c state.Applied, old, next *corev1.Pod) (all []state.Subject) 
 	}
 	if old != nil && old.Status.NominatedNodeName != "" &&
 		(next == nil || !waits(next) || next.Status.NominatedNodeName != old.Status.NominatedNodeName) {
-		node(old.Status.NominatedNodeName) // space was reserved for it
+		node(old.Status.NominatedNodeName) // space on that node was reserved for the pod
 	}
 	was, is := placed(old), placed(next)
 	if was && is && old.Spec.NodeName == next.Spec.NodeName && maps.Equal(old.Labels, next.Labels) &&
@@ -182,8 +181,8 @@ func touchedByPod(c state.Applied, old, next *corev1.Pod) (all []state.Subject) 
 	return all
 }
 
-// acceptsSamePods tells whether two versions of a node accept the same pods. Its periodic reports
-// do not matter.
+// acceptsSamePods tells whether two versions of a node accept the same pods. A device's periodic
+// reports do not change that.
 func acceptsSamePods(a, b *corev1.Node) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -193,14 +192,14 @@ func acceptsSamePods(a, b *corev1.Node) bool {
 		maps.EqualFunc(a.Status.Allocatable, b.Status.Allocatable, func(x, y quantity) bool { return x.Cmp(y) == 0 })
 }
 
-// waits tells whether a pod is pending and for this scheduler.
+// waits tells whether a pod is pending and names this scheduler.
 func waits(p *corev1.Pod) bool {
 	return p.Spec.NodeName == "" && p.DeletionTimestamp == nil && !state.Terminated(p) &&
 		len(p.Spec.SchedulingGates) == 0 &&
 		(p.Spec.SchedulerName == "" || p.Spec.SchedulerName == Name)
 }
 
-// queue returns the pods to try: by priority, then the longest waiting first.
+// queue returns the pods to try, by priority, then the longest waiting first.
 func (p *pass) queue(n news) (pods []*corev1.Pod) {
 	if n.all || len(n.nodes) > 0 || n.affinityChanged {
 		for pod := range p.s.PodsOn("") {
@@ -231,7 +230,7 @@ func untried(p *corev1.Pod) bool {
 	return c == nil || c.Status != corev1.ConditionFalse || c.Reason == corev1.PodReasonSchedulingGated
 }
 
-// linked tells whether a pod's possible nodes depend on other pods or on its volumes.
+// linked tells whether the nodes that fit a pod depend on other pods or on its volumes.
 func linked(p *corev1.Pod) bool {
 	a := p.Spec.Affinity
 	return len(p.Spec.TopologySpreadConstraints) > 0 || state.HasClaims(p) ||
@@ -263,7 +262,7 @@ func (p *pass) schedule(pod *corev1.Pod) {
 	p.refuse(pod, message, room)
 }
 
-// onChanged tries a pod that fitted nowhere on the nodes that have changed.
+// onChanged tries a pod that fitted no node on the nodes that have changed.
 func (p *pass) onChanged(pod *corev1.Pod, names map[string]bool) bool {
 	t := p.try(pod)
 	if t.refused != "" || t.stuck {
@@ -280,7 +279,7 @@ func (p *pass) onChanged(pod *corev1.Pod, names map[string]bool) bool {
 		}
 	}
 	if len(fits) == 0 {
-		t.class.stuck = true // and so are the other pods of its class
+		t.class.stuck = true // the other pods of its class do not fit either
 		return false
 	}
 	p.bind(pod, t.best(fits))
@@ -299,8 +298,8 @@ func (p *pass) bind(pod *corev1.Pod, node string) {
 	p.do(c)
 }
 
-// refuse writes into a pod's condition why it waits, if that has changed. room is the node where
-// preemption makes space for it.
+// refuse writes into a pod's condition why the pod waits, if that has changed. room is the node
+// where preemption makes space for it.
 func (p *pass) refuse(pod *corev1.Pod, message, room string) {
 	c := state.PodCondition(pod, corev1.PodScheduled)
 	unchanged := c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
@@ -323,7 +322,7 @@ func (p *pass) refuse(pod *corev1.Pod, message, room string) {
 	p.do(change)
 }
 
-// do adds a change to the plan and shows it to later pods.
+// do adds a change to the plan and to the snapshot that later pods see.
 func (p *pass) do(c state.Change) {
 	c.Source = Name
 	p.plan.Do(c)
@@ -345,7 +344,7 @@ func (p *pass) do(c state.Change) {
 	}
 }
 
-// roomPromised rechecks a node in all classes after the pods nominated to it have changed.
+// roomPromised checks a node again for all classes, because the pods nominated to it have changed.
 func (p *pass) roomPromised(node string) {
 	p.nominated = nil
 	if p.small() {
@@ -362,8 +361,7 @@ func (p *pass) roomPromised(node string) {
 	}
 }
 
-// roomReleased clears all classes' results, because space that was reserved on a node is free
-// again.
+// roomReleased clears the results of all classes, because reserved space on a node has become free.
 func (p *pass) roomReleased() {
 	for _, k := range p.classes {
 		if !k.partial {

@@ -9,9 +9,9 @@ import (
 	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
 )
 
-// equivalenceKey returns the same key for pods that every node treats alike: everything of a pod
-// that a filter or score reads. It runs for every pending pod at each change of a node, so it
-// allocates only the key.
+// equivalenceKey returns the same key for pods that every node treats alike. The key has every
+// field of a pod that a filter or score reads. It is computed for every pending pod at each change
+// of a node, so it allocates only the key.
 func equivalenceKey(pod *corev1.Pod) string {
 	b := make(words, 0, 1024)
 	b.say(pod.Namespace)
@@ -58,7 +58,7 @@ func equivalenceKey(pod *corev1.Pod) string {
 	return string(b)
 }
 
-// words are written so that different lists never look the same.
+// words encodes lists so that different lists have different encodings.
 type words []byte
 
 func (b *words) number(n int64) { *b = append(strconv.AppendInt(*b, n, 10), ';') }

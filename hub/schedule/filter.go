@@ -14,18 +14,18 @@ import (
 
 type quantity = resource.Quantity
 
-// info is a node with the usage of its pods, without nominated ones.
+// info is a node with the usage of its pods; nominated pods do not count.
 type info struct {
 	node  *corev1.Node
 	usage state.Usage
 
-	// Only for scores, and so only set for nodes that fit.
+	// The scores need these fields, so they are set only for nodes that fit.
 	site                string
 	hasCPU, hasMemory   int64
 	usedCPU, usedMemory int64
 }
 
-// against returns why a node does not fit, nothing if it does. The filters run in Kubernetes'
+// against returns why a node does not fit, nothing if it fits. The filters run in Kubernetes'
 // order, and the first refusal counts. The result is valid until the next call.
 func (t try) against(node *corev1.Node) (n *info, why []refusal) {
 	p := t.pass
@@ -64,7 +64,7 @@ func (t try) repelledByTaint(taint *corev1.Taint) bool {
 	return taint.Effect != corev1.TaintEffectPreferNoSchedule && !state.Tolerates(t.pod.Spec.Tolerations, taint)
 }
 
-// blockedByPods returns the reasons that come from placed pods, which preemption may remove.
+// blockedByPods returns the reasons that placed pods cause. Preemption may remove these pods.
 func (t try) blockedByPods(n *info) []refusal {
 	usage := t.withNominated(n)
 	if clash(usage.Ports, t.ports) {
@@ -86,13 +86,13 @@ func (t try) blockedByPods(n *info) []refusal {
 	return nil
 }
 
-// oneReason returns one reason in a shared buffer: it runs for each node.
+// oneReason returns one reason in a shared buffer, because it is called for each node.
 func (p *pass) oneReason(r refusal) []refusal {
 	p.reasons = append(p.reasons[:0], r)
 	return p.reasons
 }
 
-// missingResources returns what a node has too little of: the number of pods, then each resource.
+// missingResources returns the resources of which a node has too little, the number of pods first.
 func (t try) missingResources(node *corev1.Node, usage state.Usage) []refusal {
 	reasons := t.reasons[:0]
 	if most, ok := node.Status.Allocatable[corev1.ResourcePods]; !ok || usage.Pods+1 > most.Value() {
@@ -107,14 +107,15 @@ func (t try) missingResources(node *corev1.Node, usage state.Usage) []refusal {
 	return reasons
 }
 
-// freeOf returns the unrequested amount of a resource; false: the node does not have the resource.
+// freeOf returns the unrequested amount of a resource; false if the node does not have the
+// resource.
 func freeOf(node *corev1.Node, usage state.Usage, name corev1.ResourceName) (quantity, bool) {
 	free, ok := node.Status.Allocatable[name]
 	if !ok {
 		return quantity{}, false
 	}
 	if used, ok := usage.Requests[name]; ok {
-		free = free.DeepCopy() // a large quantity shares its digits
+		free = free.DeepCopy() // a copy of a large quantity shares its digits
 		free.Sub(used)
 	}
 	return free, true
@@ -127,9 +128,9 @@ func (t try) nominatedPods(node string) (pods []*corev1.Pod) {
 		t.pass.nominated = map[string][]*corev1.Pod{}
 		for pod := range t.s.PodsOn("") {
 			if at := pod.Status.NominatedNodeName; at != "" && waits(pod) {
-				there := *pod
-				there.Spec.NodeName = at
-				t.nominated[at] = append(t.nominated[at], &there)
+				placed := *pod
+				placed.Spec.NodeName = at
+				t.nominated[at] = append(t.nominated[at], &placed)
 			}
 		}
 	}
@@ -160,8 +161,8 @@ func (t try) withNominated(n *info) state.Usage {
 	return usage
 }
 
-// withNominatedLinks calls show with the links as they are once the nominated pods are placed. As
-// in Kubernetes, a pod must fit both with and without them, because they may never arrive.
+// withNominatedLinks calls show with the links as if the nominated pods were placed. As in
+// Kubernetes, a pod must fit with and without them, because they may never be placed.
 func (t try) withNominatedLinks(node *corev1.Node, show func(*links)) {
 	pods := t.nominatedPods(node.Name)
 	if len(pods) == 0 {
@@ -180,8 +181,8 @@ func (t try) withNominatedLinks(node *corev1.Node, show func(*links)) {
 	}
 }
 
-// clash tells whether a wanted port is taken: the same number and protocol, on the same address or
-// if either is on all addresses.
+// clash tells whether a wanted port is taken: the same number and protocol, and the same address or
+// one of them on all addresses.
 func clash(taken, wanted []state.HostPort) bool {
 	any := func(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }
 	for _, w := range wanted {

@@ -20,7 +20,7 @@ func requests(r corev1.ResourceList) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = r }
 }
 
-// Upstream rows: S12, scheduler.
+// Upstream's tests of S12, scheduler.
 func TestFilter(t *testing.T) {
 	exists := func(key string, effect corev1.TaintEffect) corev1.Toleration {
 		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect}
@@ -37,7 +37,7 @@ func TestFilter(t *testing.T) {
 		name string
 		node *corev1.Node
 		pod  *corev1.Pod
-		why  string // "" if it fits
+		why  string // "": it fits
 	}{
 		{"S12 taints: no taint, no toleration", node("pi", "oslo"), pod("a"), ""},
 		{"S12 taints: an untolerated NoSchedule taint", node("pi", "oslo", dedicated), pod("a"), untolerated},
@@ -48,24 +48,24 @@ func TestFilter(t *testing.T) {
 		{"S12 taints: an empty effect is every effect", node("pi", "oslo", dedicated), pod("a", tolerate(exists("dedicated", ""))), ""},
 		{"S12 taints: PreferNoSchedule refuses no pod", node("pi", "oslo", taint("dedicated", "user1", corev1.TaintEffectPreferNoSchedule)), pod("a"), ""},
 		{"S12 taints: NoExecute refuses too", node("pi", "oslo", taint("dedicated", "user1", corev1.TaintEffectNoExecute)), pod("a"), untolerated},
-		{"S12 taints: one of two is not tolerated", node("pi", "oslo", taint("foo", "bar", "NoSchedule"), dedicated), pod("a", tolerate(exists("foo", ""))), untolerated},
+		{"S12 taints: one of two taints is not tolerated", node("pi", "oslo", taint("foo", "bar", "NoSchedule"), dedicated), pod("a", tolerate(exists("foo", ""))), untolerated},
 		{"S12 unschedulable: a cordoned node", node("pi", "oslo", cordoned), pod("a"), "0/1 nodes are available: 1 node(s) were unschedulable."},
 		{"S12 unschedulable: a node that is schedulable", node("pi", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = false }), pod("a"), ""},
 		{"S12 unschedulable: tolerated", node("pi", "oslo", cordoned), pod("a", tolerate(exists(corev1.TaintNodeUnschedulable, "NoSchedule"))), ""},
 		{"S12 selector: matches", node("pi", "oslo"), pod("a", selector(map[string]string{corev1.LabelTopologyZone: "oslo"})), ""},
 		{"S12 selector: does not match", node("pi", "oslo"), pod("a", selector(map[string]string{corev1.LabelTopologyZone: "bergen"})), "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."},
-		{"affinity by the node's name: this one", node("pi", "oslo"), pod("a", toNode("pi")), ""},
+		{"affinity by the node's name: this node", node("pi", "oslo"), pod("a", toNode("pi")), ""},
 		{"affinity by the node's name: a missing node", node("pi", "oslo"), pod("a", toNode("po")), "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."},
-		{"S12 fit: what just fits, fits", node("pi", "oslo"), pod("a", asks("4", "4Gi")), ""},
+		{"S12 fit: a request equal to the free amount fits", node("pi", "oslo"), pod("a", asks("4", "4Gi")), ""},
 		{"S12 fit: a little too much", node("pi", "oslo"), pod("a", asks("4001m", "4Gi")), "0/1 nodes are available: 1 Insufficient cpu."},
 		{"S12 fit: two resources, two reasons", node("pi", "oslo"), pod("a", asks("5", "5Gi")), "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory."},
 		{"S12 fit: the largest init container counts, not the sum", node("pi", "oslo"), pod("a", init("3"), init("3")), ""},
-		{"S12 fit: one init container too great", node("pi", "oslo"), pod("a", init("3"), init("5")), "0/1 nodes are available: 1 Insufficient cpu."},
+		{"S12 fit: one init container is too large", node("pi", "oslo"), pod("a", init("3"), init("5")), "0/1 nodes are available: 1 Insufficient cpu."},
 		{"S12 fit: a request of 0 of an unknown resource fits", node("pi", "oslo"), pod("a", requests(corev1.ResourceList{"example.com/tpu": resource.MustParse("0")})), ""},
 		{"S12 fit: a request of an unknown resource does not fit", node("pi", "oslo"), pod("a", requests(corev1.ResourceList{"example.com/tpu": resource.MustParse("1")})), "0/1 nodes are available: 1 Insufficient example.com/tpu."},
 		{"S12 fit: too many pods, even for a pod without requests", node("pi", "oslo", func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("0") }), pod("a"), "0/1 nodes are available: 1 Too many pods."},
 		{"overhead counts", node("pi", "oslo"), pod("a", asks("4", ""), func(p *corev1.Pod) { p.Spec.Overhead = list("1m", "") }), "0/1 nodes are available: 1 Insufficient cpu."},
-		{"a node that is not ready is kept out by its taints only", node("pi", "oslo", func(n *corev1.Node) {
+		{"a node that is not ready without taints fits", node("pi", "oslo", func(n *corev1.Node) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
 		}), pod("a"), ""},
 	} {
@@ -75,7 +75,7 @@ func TestFilter(t *testing.T) {
 				t.Errorf("on %q", got)
 			}
 			if got := f.why("a"); got != c.why {
-				t.Errorf("why: %q, want %q", got, c.why)
+				t.Errorf("the reason is %q, want %q", got, c.why)
 			}
 		})
 	}
@@ -93,12 +93,12 @@ func TestHostPorts(t *testing.T) {
 		fits bool
 	}{
 		{"the same port twice clashes", hostPort("", "TCP", 80), hostPort("", "TCP", 80), false},
-		{"another protocol does not", hostPort("", "TCP", 80), hostPort("", "UDP", 80), true},
-		{"another number does not", hostPort("", "TCP", 80), hostPort("", "TCP", 81), true},
-		{"two addresses do not", hostPort("10.0.0.1", "TCP", 80), hostPort("10.0.0.2", "TCP", 80), true},
-		{"one address and all of them clash", hostPort("0.0.0.0", "TCP", 80), hostPort("10.0.0.2", "TCP", 80), false},
-		{"no protocol is TCP", hostPort("", "", 80), hostPort("", "TCP", 80), false},
-		{"a sidecar has its port as long as the pod runs", before(corev1.ContainerRestartPolicyAlways), hostPort("", "TCP", 80), false},
+		{"another protocol does not clash", hostPort("", "TCP", 80), hostPort("", "UDP", 80), true},
+		{"another number does not clash", hostPort("", "TCP", 80), hostPort("", "TCP", 81), true},
+		{"two addresses do not clash", hostPort("10.0.0.1", "TCP", 80), hostPort("10.0.0.2", "TCP", 80), true},
+		{"one address and all addresses clash", hostPort("0.0.0.0", "TCP", 80), hostPort("10.0.0.2", "TCP", 80), false},
+		{"an empty protocol is TCP", hostPort("", "", 80), hostPort("", "TCP", 80), false},
+		{"a sidecar uses its port while the pod runs", before(corev1.ContainerRestartPolicyAlways), hostPort("", "TCP", 80), false},
 		{"a sidecar needs its port free", hostPort("", "TCP", 80), before(corev1.ContainerRestartPolicyAlways), false},
 		{"an init container's port does not count", before(""), hostPort("", "TCP", 80), true},
 	} {
@@ -128,14 +128,14 @@ func TestMessageCountsEveryReason(t *testing.T) {
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	}).put(node("full-5", "oslo", cordoned)).settle().removeNode("full-5").settle()
 	var told []string
-	for _, c := range f.told {
+	for _, c := range f.changes {
 		if c.Reason == "FailedScheduling" && c.Warn && c.Source == "default-scheduler" {
 			told = append(told, c.Why)
 		}
 	}
 	more := "0/7 nodes are available: 1 node(s) were unschedulable, 2 node(s) had untolerated taint {node.kubernetes.io/unreachable: }, 4 Insufficient memory."
 	if !slices.Equal(told, []string{want, more, want}) {
-		t.Errorf("the messages are %q: a message is written only when it changes", told)
+		t.Errorf("the messages are %q, want each only once", told)
 	}
 }
 
@@ -143,11 +143,11 @@ func TestTerminatingPodsCountUntilTheyAreGone(t *testing.T) {
 	gone := metav1.NewTime(start)
 	f := newFleet(t).put(node("pi", "oslo"), pod("old", asks("3", ""), onNode("pi"), func(p *corev1.Pod) { p.DeletionTimestamp = &gone }), pod("new", asks("3", ""))).settle().quiet()
 	if f.on("new") != "" {
-		t.Fatal("placed beside a pod that still runs")
+		t.Fatal("the pod is placed while the other pod still runs")
 	}
 	f.removePod("old").settle().quiet()
 	if f.on("new") != "pi" {
-		t.Errorf("not placed when there is space: %s", f.why("new"))
+		t.Errorf("the pod is not placed on free space: %s", f.why("new"))
 	}
 }
 
@@ -157,11 +157,11 @@ func TestPodsThatAreNotForThisScheduler(t *testing.T) {
 		pod("foreign", func(p *corev1.Pod) { p.Spec.SchedulerName = "mine" }),
 		pod("named", onNode("nowhere"))).settle().quiet()
 	if f.on("gated") != "" || f.on("foreign") != "" || f.on("named") != "nowhere" {
-		t.Error("changed another scheduler's pod")
+		t.Error("another scheduler's pod is changed")
 	}
 	f.editPod("gated", func(p *corev1.Pod) { p.Spec.SchedulingGates = nil }).settle().quiet()
 	if f.on("gated") != "pi" {
-		t.Error("not placed after its gate was removed")
+		t.Error("the pod is not placed after its gate was removed")
 	}
 }
 
@@ -178,15 +178,15 @@ func TestAffinityToOtherPods(t *testing.T) {
 	}{
 		{"near: in the same zone", pod("x", nearTo("db", zone)), map[string]bool{"a1": true, "a2": true}, ""},
 		{"near: on the same node", pod("x", nearTo("db", host)), map[string]bool{"a1": true}, ""},
-		{"near: no pod there", pod("x", nearTo("web", host)), nil, "0/3 nodes are available: 3 node(s) didn't match pod affinity rules."},
-		{"near: it matches itself and is the first", pod("x", app("web"), nearTo("web", host)), map[string]bool{"a1": true, "a2": true, "b1": true}, ""},
+		{"near: no matching pod", pod("x", nearTo("web", host)), nil, "0/3 nodes are available: 3 node(s) didn't match pod affinity rules."},
+		{"near: the first pod, which matches itself", pod("x", app("web"), nearTo("web", host)), map[string]bool{"a1": true, "a2": true, "b1": true}, ""},
 		{"away: not in the same zone", pod("x", awayFrom("db", zone)), map[string]bool{"b1": true}, ""},
 		{"away: not on the same node", pod("x", awayFrom("db", host)), map[string]bool{"a2": true, "b1": true}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := fleetOf(t).put(c.pod).settle().quiet()
 			if got := f.on("x"); c.want[got] != (c.why == "") || f.why("x") != c.why {
-				t.Errorf("on %q: %q", got, f.why("x"))
+				t.Errorf("the pod is on %q: %q", got, f.why("x"))
 			}
 		})
 	}
@@ -201,7 +201,7 @@ func TestAffinityToOtherPods(t *testing.T) {
 		}
 		f.removePod("loner").settle().quiet()
 		if f.on("y") != "a2" {
-			t.Errorf("not placed when the other pod is gone: %s", f.why("y"))
+			t.Errorf("the pod is not placed after the other pod was removed: %s", f.why("y"))
 		}
 	})
 	t.Run("an empty label is a domain, a missing label is not", func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestAffinityToOtherPods(t *testing.T) {
 			f := newFleet(t).put(node("g1", "a", gateway), node("g2", "b", gateway), node("n", "c"), first)
 			f.put(pod("x", app("web"), awayFrom("db", role))).settle().quiet()
 			if got := f.on("x"); got != "n" {
-				t.Errorf("on %q, a domain with a pod that it avoids", got)
+				t.Errorf("the pod is on %q, in a domain with a pod that it avoids", got)
 			}
 		}
 	})
@@ -240,7 +240,7 @@ func TestTopologySpread(t *testing.T) {
 	}
 	f.settle().quiet()
 	if got := count(f, state.SiteOf); got["a"] != 2 || got["b"] != 1 {
-		t.Errorf("%v: with a skew of 1 and one place in b, a gets no third", got)
+		t.Errorf("%v, want at most 2 pods in a with a skew of 1 and one place in b", got)
 	}
 	want := "0/3 nodes are available: 1 Too many pods, 1 node(s) didn't match pod topology spread constraints, 1 node(s) didn't match pod topology spread constraints (missing required label)."
 	if got := f.why("p-4"); got != want {
@@ -248,7 +248,7 @@ func TestTopologySpread(t *testing.T) {
 	}
 	f.put(node("b2", "b")).settle().quiet()
 	if f.on("p-4") != "b2" {
-		t.Errorf("p-4 on %q", f.on("p-4"))
+		t.Errorf("p-4 is on %q, want none", f.on("p-4"))
 	}
 }
 
@@ -259,6 +259,6 @@ func TestMinDomains(t *testing.T) {
 	}
 	f := newFleet(t).put(node("a1", "a"), pod("p", few), pod("q", few)).settle().quiet()
 	if f.on("p") != "a1" || f.on("q") != "" {
-		t.Errorf("p on %q, q on %q: with one of two minimum domains, a second pod waits", f.on("p"), f.on("q"))
+		t.Errorf("p is on %q, q on %q; want one to wait, as minDomains is 2", f.on("p"), f.on("q"))
 	}
 }

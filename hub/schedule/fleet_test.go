@@ -19,12 +19,12 @@ var start = time.Date(2026, 1, 5, 12, 0, 0, 0, time.UTC)
 
 // A fleet is a snapshot and a clock: a minimal version of package control.
 type fleet struct {
-	t      testing.TB
-	s      state.Snapshot
-	now    time.Time
-	recent []state.Applied
-	alarms map[state.Subject]time.Time
-	told   []state.Change
+	t       testing.TB
+	s       state.Snapshot
+	now     time.Time
+	recent  []state.Applied
+	alarms  map[state.Subject]time.Time
+	changes []state.Change
 }
 
 func newFleet(t testing.TB) *fleet {
@@ -35,7 +35,7 @@ func (f *fleet) apply(changes ...state.Change) {
 	var done []state.Applied
 	f.s, done = state.Apply(f.s, changes)
 	f.recent = append(f.recent, done...)
-	f.told = append(f.told, changes...)
+	f.changes = append(f.changes, changes...)
 }
 
 func (f *fleet) put(objects ...state.Object) *fleet {
@@ -64,14 +64,14 @@ func (f *fleet) settle() *fleet {
 		}
 		f.apply(plan.Changes...)
 	}
-	f.t.Fatal("does not settle")
+	f.t.Fatal("the decider does not settle")
 	return f
 }
 
 // touched returns the subjects of the recent changes.
 func (f *fleet) touched() []state.Subject { return state.Touched(Decider{}.Touches, f.recent) }
 
-// rest advances the time until nothing is postponed.
+// rest advances the time until no work is postponed.
 func (f *fleet) rest() *fleet {
 	f.t.Helper()
 	for range 100 {
@@ -80,15 +80,15 @@ func (f *fleet) rest() *fleet {
 		}
 		f.now = slices.MinFunc(slices.Collect(maps.Values(f.alarms)), time.Time.Compare)
 	}
-	f.t.Fatalf("no rest: %v", f.alarms)
+	f.t.Fatalf("work is still postponed: %v", f.alarms)
 	return f
 }
 
-// quiet compares the incremental decisions with a full one.
+// quiet fails if a full decision changes something that the incremental ones left.
 func (f *fleet) quiet() *fleet {
 	f.t.Helper()
 	for _, c := range (Decider{}).Decide(f.s, Decider{}.Subjects(f.s), f.now).Changes {
-		f.t.Fatalf("asked about everything it still wants: %s: %s", state.KeyOf(c.Object), c.Why)
+		f.t.Fatalf("a full decision changes %s: %s", state.KeyOf(c.Object), c.Why)
 	}
 	return f
 }

@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// FuzzSchedule changes a fleet at random. After each settling a full decision must change nothing,
-// no node is overfull, and no pod was bound to a node with an untolerated taint.
+// FuzzSchedule changes a fleet at random. After each step a full decision changes nothing, every
+// node has enough of each resource, and no pod was bound to a node with an untolerated taint.
 func FuzzSchedule(f *testing.F) {
 	for seed := range uint64(40) {
 		f.Add(seed)
@@ -70,7 +70,7 @@ func FuzzSchedule(f *testing.F) {
 			for n := range fl.s.Nodes() {
 				use, was := fl.s.Usage(n.Name), before.Usage(n.Name)
 				if q, w := use.Requests[corev1.ResourceCPU], was.Requests[corev1.ResourceCPU]; q.Cmp(n.Status.Allocatable[corev1.ResourceCPU]) > 0 && q.Cmp(w) > 0 {
-					t.Fatalf("seed %d step %d: %s is overfull", seed, step, n.Name)
+					t.Fatalf("seed %d step %d: the pods of %s request too much", seed, step, n.Name)
 				}
 			}
 			for p := range fl.s.Pods("") {
@@ -79,7 +79,7 @@ func FuzzSchedule(f *testing.F) {
 				}
 				for _, tn := range fl.s.Node(p.Spec.NodeName).Spec.Taints {
 					if tn.Effect != corev1.TaintEffectPreferNoSchedule && !state.Tolerates(p.Spec.Tolerations, &tn) {
-						t.Fatalf("seed %d: %s bound onto %s in spite of %s", seed, p.Name, p.Spec.NodeName, tn.Key)
+						t.Fatalf("seed %d: %s is bound to %s, which has the taint %s", seed, p.Name, p.Spec.NodeName, tn.Key)
 					}
 				}
 			}
@@ -125,7 +125,7 @@ func TestLargeFleet(t *testing.T) {
 	f.put(pod("a", asks("1", "")), pod("b", asks("8", ""))).settle().quiet()
 	f.editNode("n-7", func(n *corev1.Node) { n.Spec.Taints = nil }).settle()
 	if f.on("a") != "n-7" {
-		t.Fatalf("on %q: %s", f.on("a"), f.why("a"))
+		t.Fatalf("the pod is on %q: %s", f.on("a"), f.why("a"))
 	}
 	f.now = f.now.Add(explainInterval)
 	f.settle().quiet()
@@ -134,7 +134,8 @@ func TestLargeFleet(t *testing.T) {
 	}
 }
 
-// In a large fleet with many pending pods the same holds once postponed work is done.
+// FuzzLargeFleet is FuzzSchedule for a large fleet with many pending pods, once postponed work is
+// done.
 func FuzzLargeFleet(f *testing.F) {
 	for seed := range uint64(2) {
 		f.Add(seed)
@@ -169,7 +170,7 @@ func FuzzLargeFleet(f *testing.F) {
 	})
 }
 
-// What exceeds the limits of one pass is done in the next ones, and no pod is lost.
+// Work beyond the limits of one pass is done in the next passes, and no pod is skipped.
 func TestAPassIsLimited(t *testing.T) {
 	f := newFleet(t)
 	for _, n := range names("n", 30) {
@@ -181,11 +182,11 @@ func TestAPassIsLimited(t *testing.T) {
 	}
 	f.settle()
 	if n := many - waiting(f); n != maxPlaced {
-		t.Errorf("the first pass places %d pods", n)
+		t.Errorf("the first pass places %d pods, want %d", n, maxPlaced)
 	}
 	f.rest().quiet()
 	if n := waiting(f); n > 0 {
-		t.Errorf("%d pods are lost", n)
+		t.Errorf("%d pods are not placed", n)
 	}
 	for site, n := range count(f, func(n *corev1.Node) string { return n.Name }) {
 		if n < many/30-1 || n > many/30+1 {
@@ -201,8 +202,8 @@ func waiting(f *fleet) (n int) {
 	return n
 }
 
-// In a fleet of thousands a pod checks some hundreds of nodes, of every site. A pod that fits on
-// few nodes still finds them.
+// In a fleet of thousands a pod checks some hundreds of nodes, from every site. A pod that fits
+// only few nodes still finds them.
 func TestAPodChecksSomeNodesOfEverySite(t *testing.T) {
 	f := newFleet(t)
 	for i := range 6_000 {
@@ -223,19 +224,19 @@ func TestAPodChecksSomeNodesOfEverySite(t *testing.T) {
 		sites[n.site] = true
 	}
 	if p.looks > 2*minCandidates || len(tried.found) < minCandidates || len(sites) != 10 {
-		t.Errorf("%d looks, %d nodes of %d sites", p.looks, len(tried.found), len(sites))
+		t.Errorf("the pod checks %d times and finds %d nodes of %d sites", p.looks, len(tried.found), len(sites))
 	}
 	f.settle()
 	if f.on("rare") != "n-04321" {
-		t.Errorf("rare on %q", f.on("rare"))
+		t.Errorf("rare is on %q", f.on("rare"))
 	}
 	if want := "0/6000 nodes are available: 6000 node(s) didn't match Pod's node affinity/selector."; f.why("never") != want {
 		t.Errorf("%q, want %q", f.why("never"), want)
 	}
 }
 
-// Reports of a node's conditions, or of a running pod, must not retry pending pods.
-func TestReportsCostNothing(t *testing.T) {
+// A report of a node's conditions or of a running pod causes no retry of pending pods.
+func TestReportsCauseNoRetry(t *testing.T) {
 	f := newFleet(t).put(node("pi", "oslo"), pod("run", onNode("pi")), pod("wait", asks("9", ""))).settle()
 	f.editNode("pi", func(n *corev1.Node) {
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(start)}}
@@ -297,7 +298,7 @@ func BenchmarkDaemonPod(b *testing.B) {
 	}
 }
 
-// One node gets a taint while 5,000 pods wait for something else.
+// One node gets a taint while 5,000 pods wait for another reason.
 func BenchmarkOneNodeChanges(b *testing.B) {
 	for _, n := range sizes {
 		for _, waiting := range []int{0, 5_000} {
@@ -322,7 +323,7 @@ func BenchmarkOneNodeChanges(b *testing.B) {
 	}
 }
 
-// A thousand new pods in one pass.
+// A thousand new pods are placed in one pass.
 func BenchmarkPlaceThousand(b *testing.B) {
 	for _, n := range sizes[:3] {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -338,7 +339,7 @@ func BenchmarkPlaceThousand(b *testing.B) {
 	}
 }
 
-// A hundred new pods that fit only if one of two pods of a node leaves.
+// A hundred new pods fit only if one of two pods of a node is preempted.
 func BenchmarkPreemptHundred(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -354,7 +355,7 @@ func BenchmarkPreemptHundred(b *testing.B) {
 	}
 }
 
-// A thousand new pods with a spread constraint over the sites.
+// A thousand new pods have a spread constraint over the sites.
 func BenchmarkSpreadThousand(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -373,7 +374,7 @@ func BenchmarkSpreadThousand(b *testing.B) {
 	}
 }
 
-// Also in a large fleet, a pod with an affinity is placed soon after its neighbor.
+// In a large fleet too, a pod with an affinity is placed soon after the pod that it follows.
 func TestInALargeFleetAPodFollowsItsNeighbor(t *testing.T) {
 	f := newFleet(t)
 	for i, n := range names("n", 300) {
@@ -381,12 +382,12 @@ func TestInALargeFleetAPodFollowsItsNeighbor(t *testing.T) {
 	}
 	f.put(pod("web", nearTo("db", corev1.LabelTopologyZone))).settle()
 	if f.on("web") != "" {
-		t.Fatal("it does not wait")
+		t.Fatal("the web pod is placed before its neighbor")
 	}
 	f.put(pod("db", app("db"))).settle()
 	begin := f.now
 	f.rest().quiet()
 	if f.on("web") == "" || state.SiteOf(f.s.Node(f.on("web"))) != state.SiteOf(f.s.Node(f.on("db"))) || f.now.Sub(begin) > time.Second {
-		t.Errorf("web on %q, db on %q, after %s", f.on("web"), f.on("db"), f.now.Sub(begin))
+		t.Errorf("web is on %q, db on %q, after %s", f.on("web"), f.on("db"), f.now.Sub(begin))
 	}
 }

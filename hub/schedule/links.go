@@ -11,13 +11,13 @@ import (
 )
 
 // links counts the placed pods that matter for a class's spread constraints, affinity and
-// anti-affinity. It can add or remove a pod to see the effect.
+// anti-affinity. A caller can add or remove a pod to see the effect.
 type links struct {
 	spread       []*spread
 	near         []term           // required affinity
-	by           []map[string]int // per term of near: matching pods by value of the topology key
+	by           []map[string]int // for each term of near: matching pods by value of the topology key
 	found        int              // matching pods over all terms
-	self         bool             // the class's own pods match: while no pod matches, any node fits
+	self         bool             // the class's own pods match near; then any node fits while no pod matches
 	antiAffinity []term           // required anti-affinity
 	away         map[domain]int   // number of pods that the class avoids, by domain
 	avoidedBy    map[domain]int   // number of pods that avoid the class, by domain
@@ -27,12 +27,12 @@ type links struct {
 // A domain is one value of one topology key.
 type domain struct{ key, value string }
 
-// A spread is a hard topology spread constraint with the number of pods per domain.
+// A spread is a hard topology spread constraint with the number of pods in each domain.
 type spread struct {
 	corev1.TopologySpreadConstraint
 	selector labels.Selector
 	self     int               // 1 if the pod counts for its own constraint
-	domain   map[string]string // of each node that counts
+	domain   map[string]string // domain of each node that counts
 	in       map[string]int
 	levels   map[int]int // number of domains by their number of pods
 	least    int         // pods in the emptiest domain
@@ -42,7 +42,7 @@ type spread struct {
 type term struct {
 	selector   labels.Selector
 	namespaces map[string]bool
-	spaces     labels.Selector // of namespaces, nil: none
+	spaces     labels.Selector // selects namespaces; nil: none
 	key        string
 }
 
@@ -60,7 +60,7 @@ func (p *pass) term(owner *corev1.Pod, t corev1.PodAffinityTerm) term {
 	return out
 }
 
-// selectorOf joins a selector with the pod's own values of matchLabelKeys and mismatchLabelKeys. An
+// selectorOf adds the pod's values of matchLabelKeys and mismatchLabelKeys to a selector. An
 // invalid selector matches nothing.
 func selectorOf(s *metav1.LabelSelector, match, differ []string, own map[string]string) labels.Selector {
 	if s == nil {
@@ -125,8 +125,8 @@ func newLinks() *links {
 	return &links{away: map[domain]int{}, avoidedBy: map[domain]int{}, keys: map[string]bool{}}
 }
 
-// linked counts one more placed pod. It returns whether nodes may stop fitting or start to fit
-// because of it.
+// linked counts one more placed pod. It returns whether nodes may stop fitting (forbids) or start
+// to fit because of the pod.
 func (k *class) linked(pod *corev1.Pod, n *corev1.Node) (forbids, allows bool) {
 	if k.links == nil && !repels(pod) {
 		return false, false
@@ -206,7 +206,8 @@ func (l *links) all(k *class, pod *corev1.Pod) bool {
 	return len(l.near) > 0 && !slices.ContainsFunc(l.near, func(tm term) bool { return !k.selects(tm, pod) })
 }
 
-// neighbor counts a placed pod if a term selects it. n is its node; nil: looked up if needed.
+// neighbor counts a placed pod if a term selects it. n is the pod's node; nil: it is looked up if
+// needed.
 func (l *links) neighbor(k *class, pod *corev1.Pod, n *corev1.Node, by int) (away, near bool) {
 	if len(l.near)+len(l.antiAffinity) == 0 {
 		return false, false
@@ -241,9 +242,9 @@ func (l *links) neighbor(k *class, pod *corev1.Pod, n *corev1.Node, by int) (awa
 	return away, near
 }
 
-// spreadOf counts the pods per domain of a constraint. Only domains with an eligible node count:
-// one that the pod's affinity allows, whose taints it tolerates if the constraint says so, and that
-// has the keys of all hard constraints.
+// spreadOf counts the pods in each domain of a constraint. A domain counts if it has an eligible
+// node: the pod's affinity allows the node, the pod tolerates its taints if the constraint says so,
+// and the node has the keys of all hard constraints.
 func (k *class) spreadOf(c corev1.TopologySpreadConstraint) *spread {
 	sp := &spread{
 		TopologySpreadConstraint: c, selector: selectorOf(c.LabelSelector, c.MatchLabelKeys, nil, k.pod.Labels),
@@ -266,7 +267,7 @@ func (k *class) spreadOf(c corev1.TopologySpreadConstraint) *spread {
 }
 
 // count adds or removes a pod that the constraint counts, and updates the emptiest domain. raised
-// tells that the minimum has grown, so other domains may take more.
+// tells whether the minimum has grown, so that other domains may take more pods.
 func (sp *spread) count(k *class, pod *corev1.Pod, by int) (counts, raised bool) {
 	v, ok := sp.domain[pod.Spec.NodeName]
 	if counts = ok && pod.Namespace == k.pod.Namespace && pod.DeletionTimestamp == nil && !state.Terminated(pod) &&
@@ -292,7 +293,7 @@ func (sp *spread) emptiest() int {
 	return sp.least
 }
 
-// hasKeys tells whether a node has the topology keys of all constraints of a kind.
+// hasKeys tells whether a node has the topology keys of all hard (or all soft) constraints.
 func (k *class) hasKeys(n *corev1.Node, kind corev1.UnsatisfiableConstraintAction) bool {
 	for _, c := range k.pod.Spec.TopologySpreadConstraints {
 		if _, ok := n.Labels[c.TopologyKey]; !ok && c.WhenUnsatisfiable == kind {
@@ -319,7 +320,7 @@ func (k *class) eligible(c corev1.TopologySpreadConstraint, n *corev1.Node) bool
 	return true
 }
 
-// against returns why other pods keep the pod off a node, Fits if they do not.
+// against returns why other pods forbid the node, Fits if they do not.
 func (l *links) against(n *corev1.Node) Reason {
 	for _, sp := range l.spread {
 		if kind := sp.against(n); kind != Fits {
@@ -344,7 +345,7 @@ func (l *links) against(n *corev1.Node) Reason {
 	return Fits
 }
 
-// against returns why one constraint keeps the pod off a node.
+// against returns why the constraint forbids the node, Fits if it does not.
 func (sp *spread) against(n *corev1.Node) Reason {
 	v, ok := n.Labels[sp.TopologyKey]
 	switch {

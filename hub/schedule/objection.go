@@ -13,12 +13,12 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// An Objection is one reason why a pod does not fit a node. The reason decides which fields are
-// set.
+// An Objection is one reason why a pod does not fit a node. The comments name the reasons that set
+// a field.
 type Objection struct {
 	Reason Reason
 	Taint  corev1.Taint                   // NodeNotReady, NodePressure, UntoleratedTaint
-	Label  corev1.NodeSelectorRequirement // NodeAffinity; without Key no node can match
+	Label  corev1.NodeSelectorRequirement // NodeAffinity; without Key the requirement can match no node
 
 	Resource   corev1.ResourceName // InsufficientResource, TooManyPods
 	Want, Free quantity
@@ -26,15 +26,15 @@ type Objection struct {
 
 	Port  state.HostPort // NodePorts
 	Key   string         // the topology key
-	Where []string       // the nodes that are possible
+	Where []string       // the possible nodes
 
-	// Ways are the changes that each remove the objection; only in a Candidate.
+	// Ways are alternative changes that remove the objection. Only a Candidate has them.
 	Ways []Way
 
 	label int // number of the label, from 1
 }
 
-// An objectionKey is equal for equal objections of different nodes.
+// An objectionKey is the same for equal objections of different nodes.
 type objectionKey struct {
 	kind      Reason
 	of, value string
@@ -60,10 +60,10 @@ func (o *Objection) key() objectionKey {
 	}
 }
 
-// sortKey is only for ordering.
+// sortKey defines the order of equally frequent objections.
 func (o *Objection) sortKey() string { return fmt.Sprint(o.key()) }
 
-// isReservedKey tells whether the hub, the device or Kubernetes sets labels with the key.
+// isReservedKey tells whether only the hub, the device or Kubernetes sets labels with the key.
 func isReservedKey(key string) bool {
 	domain, _, ok := strings.Cut(key, "/")
 	return ok && (domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") || domain == "flotilla.dev" ||
@@ -97,7 +97,7 @@ func (t try) objections(l labelRequirements, node *corev1.Node, all []Objection)
 	}
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
-		// a cordon adds and removes this taint
+		// this taint is part of the cordon
 		if t.repelledByTaint(taint) && (!cordoned || taint.Key != corev1.TaintNodeUnschedulable) {
 			reason := reasonOf(taint)
 			if taint.Key == corev1.TaintNodeUnschedulable {
@@ -180,16 +180,16 @@ func (l *links) objections(n *corev1.Node, all []Objection) []Objection {
 	return all
 }
 
-// labelRequirements are a pod's requirements on node labels, one by one.
+// labelRequirements are the single requirements of a pod on node labels.
 type labelRequirements struct {
 	all      []label
-	selector []int   // requirements of the node selector, all needed
+	selector []int   // the requirements of the node selector; all must match
 	terms    [][]int // requirements of each term of the required node affinity; one term must match
 }
 
 type label struct {
 	corev1.NodeSelectorRequirement
-	holds *nodeaffinity.NodeSelector // nil: invalid, never matches
+	holds *nodeaffinity.NodeSelector // nil: the affinity is invalid and never matches
 }
 
 func labelRequirementsOf(pod *corev1.Pod) (l labelRequirements) {
@@ -231,8 +231,8 @@ func labelRequirementsOf(pod *corev1.Pod) (l labelRequirements) {
 	return l
 }
 
-// missing adds the requirements that a node does not meet; of the affinity terms, those of the term
-// with the fewest missing.
+// missing adds the requirements that a node does not meet. Of the affinity terms it uses the one
+// with the fewest missing requirements.
 func (l labelRequirements) missing(n *corev1.Node, all []Objection) []Objection {
 	before := len(all)
 	lacks := func(i int) bool { return l.all[i].holds == nil || !l.all[i].holds.Match(n) }

@@ -46,7 +46,7 @@ func plainSelector(sel *metav1.LabelSelector, match, differ []string, own map[st
 	return s
 }
 
-// meant tells whether a term of one pod selects another.
+// meant tells whether a term of a pod selects another pod.
 func meant(s state.Snapshot, owner *corev1.Pod, t corev1.PodAffinityTerm, other *corev1.Pod) bool {
 	if !plainSelector(t.LabelSelector, t.MatchLabelKeys, t.MismatchLabelKeys, owner.Labels).Matches(labels.Set(other.Labels)) {
 		return false
@@ -71,20 +71,20 @@ func matchesSelector(p *corev1.Pod, n *corev1.Node) bool {
 	return true
 }
 
-func bears(p *corev1.Pod, n *corev1.Node) bool {
+func tolerates(p *corev1.Pod, n *corev1.Node) bool {
 	for _, tn := range n.Spec.Taints {
-		if tn.Effect != corev1.TaintEffectPreferNoSchedule && len(p.Spec.Tolerations) == 0 { // they tolerate everything here
+		if tn.Effect != corev1.TaintEffectPreferNoSchedule && len(p.Spec.Tolerations) == 0 { // pods with tolerations tolerate every taint in this test
 			return false
 		}
 	}
 	return true
 }
 
-// mayBeOn implements Kubernetes' rules a second time, for a fleet without nominated pods; "": the
-// pod fits the node.
+// mayBeOn implements Kubernetes' rules a second time, for a fleet without nominated pods. It
+// returns "" if the pod fits the node, otherwise the reason.
 func mayBeOn(s state.Snapshot, p *corev1.Pod, n *corev1.Node) string {
 	all := placedOn(s)
-	if !bears(p, n) {
+	if !tolerates(p, n) {
 		return "taint"
 	}
 	if !matchesSelector(p, n) {
@@ -107,7 +107,7 @@ func mayBeOn(s state.Snapshot, p *corev1.Pod, n *corev1.Node) string {
 	if cpu > n.Status.Allocatable.Cpu().MilliValue() && p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue() > 0 {
 		return "cpu"
 	}
-	for name := range state.ClaimsOf(p) { // bound claims
+	for name := range state.ClaimsOf(p) { // the claims are bound
 		c := s.Claim(p.Namespace, name)
 		if state.NodeOfVolume(s.Volume(c.Spec.VolumeName)) != n.Name {
 			return "volume"
@@ -134,7 +134,7 @@ func mayBeOn(s state.Snapshot, p *corev1.Pod, n *corev1.Node) string {
 					every = false
 				}
 			}
-			if !every || (c.NodeAffinityPolicy == nil || *c.NodeAffinityPolicy == "Honor") && !matchesSelector(p, m) || c.NodeTaintsPolicy != nil && *c.NodeTaintsPolicy == "Honor" && !bears(p, m) {
+			if !every || (c.NodeAffinityPolicy == nil || *c.NodeAffinityPolicy == "Honor") && !matchesSelector(p, m) || c.NodeTaintsPolicy != nil && *c.NodeTaintsPolicy == "Honor" && !tolerates(p, m) {
 				continue
 			}
 			v := m.Labels[c.TopologyKey]
@@ -191,30 +191,30 @@ func mayBeOn(s state.Snapshot, p *corev1.Pod, n *corev1.Node) string {
 		every := func(o *corev1.Pod) bool {
 			return !slices.ContainsFunc(terms, func(tm corev1.PodAffinityTerm) bool { return !meant(s, p, tm, o) })
 		}
-		anybody, near := false, true
+		matched, near := false, true
 		for _, term := range terms {
-			here := false
+			found := false
 			if _, ok := n.Labels[term.TopologyKey]; !ok {
 				return "neighbors"
 			}
 			for o, at := range all {
 				if every(o) {
 					_, has := at.Labels[term.TopologyKey]
-					anybody = anybody || has
-					here = here || same(at, n, term.TopologyKey)
+					matched = matched || has
+					found = found || same(at, n, term.TopologyKey)
 				}
 			}
-			near = near && here
+			near = near && found
 		}
-		if !near && (anybody || !every(p)) {
+		if !near && (matched || !every(p)) {
 			return "neighbors"
 		}
 	}
 	return ""
 }
 
-// FuzzPlacementsFollowTheRules changes a fleet at random, and checks every placement and every
-// pending pod against that second implementation.
+// FuzzPlacementsFollowTheRules changes a fleet at random. It checks every placement and every
+// pending pod against mayBeOn.
 func FuzzPlacementsFollowTheRules(f *testing.F) {
 	for seed := range uint64(60) {
 		f.Add(seed)
@@ -353,16 +353,16 @@ func FuzzPlacementsFollowTheRules(f *testing.F) {
 					fl.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: space, Labels: map[string]string{"team": one("0", "1")}}})
 				}
 			}
-			told, at := len(fl.told), fl.s
+			first, at := len(fl.changes), fl.s
 			fl.rest()
-			for _, c := range fl.told[told:] {
+			for _, c := range fl.changes[first:] {
 				p, _ := c.Object.(*corev1.Pod)
 				if p == nil {
 					continue
 				}
 				if was := at.Pod(p.Namespace, p.Name); was != nil && was.Spec.NodeName == "" && p.Spec.NodeName != "" {
 					if why := mayBeOn(at, was, at.Node(p.Spec.NodeName)); why != "" {
-						t.Fatalf("seed %d step %d: %s/%s is put on %s in spite of %s", seed, step, p.Namespace, p.Name, p.Spec.NodeName, why)
+						t.Fatalf("seed %d step %d: %s/%s is placed on %s against the rule %s", seed, step, p.Namespace, p.Name, p.Spec.NodeName, why)
 					}
 				}
 				at, _ = state.Apply(at, []state.Change{c})
@@ -374,7 +374,7 @@ func FuzzPlacementsFollowTheRules(f *testing.F) {
 				}
 				for n := range fl.s.Nodes() {
 					if mayBeOn(fl.s, p, n) == "" {
-						t.Fatalf("seed %d step %d: %s/%s waits though %s would take it: %v", seed, step, p.Namespace, p.Name, n.Name, state.PodCondition(p, corev1.PodScheduled))
+						t.Fatalf("seed %d step %d: %s/%s waits, but fits %s: %v", seed, step, p.Namespace, p.Name, n.Name, state.PodCondition(p, corev1.PodScheduled))
 					}
 				}
 			}

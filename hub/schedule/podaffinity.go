@@ -14,11 +14,12 @@ type preference struct {
 	weight int
 }
 
-// hardWeight is the weight that a placed pod's required affinity has for pods that it selects.
+// hardWeight is the weight that the required affinity of a placed pod has in the scores of pods
+// that it selects.
 const hardWeight = 1
 
-// preferencesFor counts the pods that the class's preferred affinities select, and those whose
-// affinities select the class. A class with only one possible node needs neither.
+// preferencesFor counts the pods that the class's preferred affinities select, and the pods whose
+// affinities select the class. A class with only one possible node needs no counts.
 func (k *class) preferencesFor() {
 	if len(k.only) == 1 {
 		return

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// maxOffers is how many nodes are compared: Kubernetes' minimum number of candidates.
+// maxOffers is how many nodes are compared. It is Kubernetes' minimum number of candidates.
 const maxOffers = 100
 
 // An offer is a node with the pods that would be preempted there.
@@ -24,8 +24,8 @@ type offer struct {
 	violations int           // disruption budgets that would be violated
 }
 
-// preempt makes space for a pod that fits nowhere: it deletes the fewest and least important pods
-// of lower priority on one node. It returns the node, "" if preemption does not help.
+// preempt makes space for a pod that fits no node: on one node it deletes the fewest and least
+// important pods of lower priority. It returns the node, "" if preemption does not help.
 func (p *pass) preempt(t try) string {
 	if t.pod.Spec.PreemptionPolicy != nil && *t.pod.Spec.PreemptionPolicy == corev1.PreemptNever {
 		return ""
@@ -62,9 +62,9 @@ func (p *pass) preempt(t try) string {
 	return best.node
 }
 
-// victimsLeaving tells whether pods of lower priority are already leaving the nominated node and
-// the pod will fit then, so that no other pod has to go. It does not count if the node refuses the
-// pod for another reason, such as silence, or if another pod took the space.
+// victimsLeaving tells whether enough pods of lower priority are already leaving the nominated
+// node, so that no other pod has to be preempted. It is false if the node refuses the pod for
+// another reason, such as silence, or if another pod took the space.
 func (t try) victimsLeaving() bool {
 	room := t.pod.Status.NominatedNodeName
 	if room == "" || !slices.Contains(t.tally.preemptable, room) {
@@ -79,8 +79,8 @@ func (t try) victimsLeaving() bool {
 	return len(leave) > 0 && t.fitsWithout(t, t.s.Node(room), leave)
 }
 
-// offerOf finds the pods that must leave a node: first all of lower priority, then as many as
-// possible stay after all, the most important first.
+// offerOf finds the pods that must leave a node. It first removes all pods of lower priority, then
+// returns as many as possible, the most important first.
 func (p *pass) offerOf(t try, name string) *offer {
 	node := p.s.Node(name)
 	var lower []*corev1.Pod
@@ -92,7 +92,7 @@ func (p *pass) offerOf(t try, name string) *offer {
 	if len(lower) == 0 || !p.fitsWithout(t, node, lower) {
 		return nil
 	}
-	// Pods whose budgets would be violated stay first, then the most important.
+	// Return the pods whose budgets would be violated first, then the most important.
 	slices.SortFunc(lower, byImportance)
 	broken := p.violatingBudgets(lower)
 	slices.SortStableFunc(lower, func(a, b *corev1.Pod) int {
@@ -121,36 +121,36 @@ func (p *pass) offerOf(t try, name string) *offer {
 	return o
 }
 
-// byImportance sorts by priority, then the earlier placed pod first. The device's start time does
-// not count, as its clock may be wrong.
+// byImportance sorts by priority, then the earlier placed pod first. It ignores the device's start
+// time, because the device's clock may be wrong.
 func byImportance(a, b *corev1.Pod) int {
 	return cmp.Or(cmp.Compare(schedcorev1.PodPriority(b), schedcorev1.PodPriority(a)),
 		state.BoundAt(a).Compare(state.BoundAt(b)), strings.Compare(a.Name, b.Name))
 }
 
-// fitsWithout tells whether the pod fits the node once the victims are gone.
+// fitsWithout tells whether the pod fits the node after the victims have left.
 func (p *pass) fitsWithout(t try, node *corev1.Node, victims []*corev1.Pod) bool {
 	if t.claims.against(node.Name, victims...) != Fits {
 		return false
 	}
-	then := &info{node: node}
+	after := &info{node: node}
 	for pod := range p.s.PodsOn(node.Name) {
 		if !slices.Contains(victims, pod) {
-			then.usage.Add(pod)
+			after.usage.Add(pod)
 		}
 	}
 	for _, v := range victims {
 		t.links.count(t.class, v, node, -1)
 	}
-	fits := len(t.blockedByPods(then)) == 0
+	fits := len(t.blockedByPods(after)) == 0
 	for _, v := range victims {
 		t.links.count(t.class, v, node, 1)
 	}
 	return fits
 }
 
-// violatingBudgets returns the pods that a PodDisruptionBudget does not allow to leave after those
-// before them.
+// violatingBudgets returns the pods whose eviction, after the pods before them, would violate a
+// PodDisruptionBudget.
 func (p *pass) violatingBudgets(pods []*corev1.Pod) map[*corev1.Pod]bool {
 	broken, left := map[*corev1.Pod]bool{}, map[types.UID]int32{}
 	for _, v := range pods {

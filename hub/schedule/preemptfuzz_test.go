@@ -70,7 +70,7 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 			fl.now = fl.now.Add(time.Second)
 			fl.put(newPod(fmt.Sprintf("p%02d", i), int32(r.IntN(4))))
 			fl.settle()
-			// preempted pods leave at once
+			// The preempted pods stop at once.
 			var leave []*corev1.Pod
 			for p := range fl.s.Pods("") {
 				if p.DeletionTimestamp != nil || p.Spec.NodeName == "" {
@@ -100,7 +100,8 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 		fits := func(s state.Snapshot, n *corev1.Node) bool {
 			return mayBeOn(s, x, n) == "" && int64(len(on(s, n.Name))) < n.Status.Allocatable.Pods().Value()
 		}
-		// the best result, by trying everything
+		// best is the lowest possible highest priority of the victims, found by trying every
+		// choice.
 		best := int32(99)
 		free := false
 		for n := range with.Nodes() {
@@ -131,22 +132,22 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 		switch {
 		case free:
 			if is.Spec.NodeName == "" || len(victims) > 0 {
-				t.Fatalf("seed %d: there is room, and it is on %q with %d victims", seed, is.Spec.NodeName, len(victims))
+				t.Fatalf("seed %d: there is space, but the pod is on %q with %d victims", seed, is.Spec.NodeName, len(victims))
 			}
 			return
 		case best == 99:
 			if len(victims) > 0 || is.Spec.NodeName != "" || is.Status.NominatedNodeName != "" {
-				t.Fatalf("seed %d: nothing would help, and %d are evicted; on %q", seed, len(victims), is.Spec.NodeName)
+				t.Fatalf("seed %d: preemption does not help, but %d pods are victims; the pod is on %q", seed, len(victims), is.Spec.NodeName)
 			}
 			return
 		case len(victims) == 0:
-			t.Fatalf("seed %d: no pod is evicted, although priority %d is enough: %s", seed, best, fl.why("x"))
+			t.Fatalf("seed %d: no pod is preempted, although victims up to priority %d are enough: %s", seed, best, fl.why("x"))
 		}
 		where := victims[0].Spec.NodeName
 		most := int32(-1)
 		for i, v := range victims {
 			if v.Spec.NodeName != where || *v.Spec.Priority >= *x.Spec.Priority {
-				t.Fatalf("seed %d: %s on %s with %d is evicted", seed, v.Name, v.Spec.NodeName, *v.Spec.Priority)
+				t.Fatalf("seed %d: %s on %s with priority %d is preempted", seed, v.Name, v.Spec.NodeName, *v.Spec.Priority)
 			}
 			most = max(most, *v.Spec.Priority)
 			var fewer []*corev1.Pod
@@ -156,19 +157,19 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 				}
 			}
 			if fits(without(with, fewer...), with.Node(where)) {
-				t.Fatalf("seed %d: %s is evicted for nothing", seed, v.Name)
+				t.Fatalf("seed %d: %s is preempted in vain", seed, v.Name)
 			}
 		}
 		if is.Spec.NodeName == where {
 			return
 		}
 		if len(x.Spec.TopologySpreadConstraints) > 0 && is.Spec.NodeName != "" {
-			return // pods that leave do not count any more
+			return // the terminating pods do not count
 		}
 		if is.Status.NominatedNodeName != where || most != best || !fits(without(with, victims...), with.Node(where)) {
 			t.Fatalf("seed %d: nominated %q, victims on %s, at most %d, best %d", seed, is.Status.NominatedNodeName, where, most, best)
 		}
-		evicted := len(fl.told)
+		evicted := len(fl.changes)
 		for _, v := range victims {
 			fl.apply(state.Remove(fl.s.Pod("default", v.Name), ""))
 			fl.now = fl.now.Add(time.Second)
@@ -177,12 +178,12 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 		fl.now = fl.now.Add(time.Minute)
 		fl.settle()
 		linked := func(p *corev1.Pod) bool { return p.Spec.Affinity != nil || len(p.Spec.TopologySpreadConstraints) > 0 }
-		if at := fl.s.Pod("default", "x").Spec.NodeName; at != where && !linked(x) && !slices.ContainsFunc(victims, linked) { // otherwise the first that leaves may let it in elsewhere
-			t.Fatalf("seed %d: it goes to %q, and room was made on %s", seed, at, where)
+		if at := fl.s.Pod("default", "x").Spec.NodeName; at != where && !linked(x) && !slices.ContainsFunc(victims, linked) { // otherwise the pod may fit another node once the first victim has left
+			t.Fatalf("seed %d: the pod is placed on %q, but the victims were on %s", seed, at, where)
 		}
-		for _, c := range fl.told[evicted:] {
+		for _, c := range fl.changes[evicted:] {
 			if c.Reason == "Preempted" {
-				t.Fatalf("seed %d: more are evicted: %s", seed, c.Why)
+				t.Fatalf("seed %d: more pods are preempted: %s", seed, c.Why)
 			}
 		}
 	})

@@ -7,24 +7,24 @@ type Reason int
 
 // The reasons, in the order of Kubernetes' filters.
 const (
-	Fits                 Reason = iota // it fits
-	NodeUnschedulable                  // it is cordoned
-	NodeNotReady                       // it has the hub's taint for a node that is not ready
-	NodePressure                       // it has another taint that the hub adds and removes
-	UntoleratedTaint                   // it has a user's taint
-	NodeAffinity                       // it lacks a label
+	Fits                 Reason = iota // the pod fits
+	NodeUnschedulable                  // the node is cordoned
+	NodeNotReady                       // the node has the hub's taint for a node that is not ready
+	NodePressure                       // the node has another taint that the hub adds and removes
+	UntoleratedTaint                   // the node has a user's taint
+	NodeAffinity                       // the node lacks a label
 	NodeName                           // the pod names other nodes
 	NodePorts                          // a port of the device is taken
-	TooManyPods                        // it has its maximum number of pods
+	TooManyPods                        // the node has its maximum number of pods
 	InsufficientResource               // a resource is short
-	VolumeInUse                        // a pod there has exclusive use of the volume
+	VolumeInUse                        // a pod on the node has exclusive use of the volume
 	VolumeElsewhere                    // the volume is on another node
-	NoVolume                           // no node: a claim is not in order
-	TopologySpread                     // its domain has too many matching pods
-	TopologyLabel                      // it lacks the topology label of a spread constraint
-	PodAffinity                        // a required affinity matches no pod there
-	PodAntiAffinity                    // a pod there matches an anti-affinity
-	Repelled                           // the anti-affinity of a pod there matches the pod
+	NoVolume                           // no node is possible because of a claim
+	TopologySpread                     // the node's domain has too many matching pods
+	TopologyLabel                      // the node lacks the topology label of a spread constraint
+	PodAffinity                        // a required affinity matches no pod in the node's domain
+	PodAntiAffinity                    // an anti-affinity matches a pod in the node's domain
+	Repelled                           // the anti-affinity of a pod in the node's domain matches the pod
 )
 
 const (
@@ -33,8 +33,8 @@ const (
 )
 
 // reasons has the name of each reason, Kubernetes' words, the effort to remove it, and whether
-// preemption could. What one click changes costs the least; what needs a device to return or
-// another fleet costs the most.
+// preemption can. A reason that one click removes has the lowest effort. One that needs a device to
+// return or another fleet has the highest.
 var reasons = [...]struct {
 	name, words string
 	cost        int
@@ -70,7 +70,7 @@ func (r Reason) String() string {
 	return reasons[r].name
 }
 
-// A refusal is a reason with its object: a resource, a taint with its value, or (NoVolume) a
+// A refusal is a reason with its object: a resource, a taint with its value, or for NoVolume a
 // sentence.
 type refusal struct {
 	Reason

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// In a large fleet a class caches what it knows of nodes. If a nominated pod goes to another node,
+// In a large fleet a class caches its results for nodes. If a nominated pod goes to another node,
 // its reserved space is free for the next pods of the same pass.
 func TestReservedSpaceIsReleased(t *testing.T) {
 	f := newFleet(t)
@@ -38,7 +38,7 @@ func TestReservedSpaceIsReleased(t *testing.T) {
 		t.Fatalf("promised is on %q: %s", f.on("promised"), f.why("promised"))
 	}
 	if f.on("one") == "" && f.on("two") == "" {
-		t.Errorf("no pod got the space: %s", f.why("two"))
+		t.Errorf("no pod is placed on the released space: %s", f.why("two"))
 	}
 	leaving := 0
 	for _, name := range []string{"tiny", "low-b", "low-c"} {
@@ -47,6 +47,6 @@ func TestReservedSpaceIsReleased(t *testing.T) {
 		}
 	}
 	if leaving > 1 {
-		t.Errorf("%d pods had to leave for one", leaving)
+		t.Errorf("%d pods are preempted for one", leaving)
 	}
 }

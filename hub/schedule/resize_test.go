@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Space that a shrinking container frees counts once its device reports it.
+// Space that a shrinking container frees counts once its device reports the new size.
 func TestSpaceOfAShrunkPodIsUsed(t *testing.T) {
 	says := func(p *corev1.Pod, cpu string) {
 		p.Status.Phase = corev1.PodRunning
@@ -19,17 +19,17 @@ func TestSpaceOfAShrunkPodIsUsed(t *testing.T) {
 		}
 		f.put(pod("a", asks("3", ""), onNode("pi"), func(p *corev1.Pod) { says(p, "3") }), pod("b", asks("2", ""))).rest()
 		if f.on("b") != "" {
-			t.Fatalf("of %d: there was room before", n)
+			t.Fatalf("%d nodes: the pod is placed before the resize", n)
 		}
 		f.editPod("a", func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = list("1", "")
 			p.Generation++
 		}).rest()
 		if f.on("b") != "" {
-			t.Fatalf("of %d: its device has not given it back yet", n)
+			t.Fatalf("%d nodes: the pod is placed before the device reports the resize", n)
 		}
 		if f.editPod("a", func(p *corev1.Pod) { says(p, "1") }).rest().quiet(); f.on("b") != "pi" {
-			t.Errorf("of %d: on %q: %s", n, f.on("b"), f.why("b"))
+			t.Errorf("%d nodes: the pod is on %q: %s", n, f.on("b"), f.why("b"))
 		}
 	}
 }

@@ -27,21 +27,21 @@ func TestScenarioFilters(t *testing.T) {
 		name string
 		node *corev1.Node
 		pod  *corev1.Pod
-		why  string // of the one node; "" if it fits
+		why  string // why the only node does not fit; "": it fits
 	}{
 		{"S12.taint.1 a pod without tolerations fits on a node without taints", node("pi", "oslo"), pod("p"), ""},
 		{"S12.taint.2 a pod without tolerations does not fit on NoSchedule", node("pi", "oslo", dedicated), pod("p"), "node(s) had untolerated taint {dedicated: user1}"},
 		{"S12.taint.3 the same key, value and effect tolerate", node("pi", "oslo", dedicated), pod("p", tol("dedicated", equal, "user1", no)), ""},
 		{"S12.taint.4 another value does not tolerate", node("pi", "oslo", dedicated), pod("p", tol("dedicated", equal, "user2", no)), "node(s) had untolerated taint {dedicated: user1}"},
 		{"S12.taint.5 Exists needs no value", node("pi", "oslo", dedicated), pod("p", tol("dedicated", exists, "", no)), ""},
-		{"S12.taint.6 one of two taints that is not tolerated is enough", node("pi", "oslo", dedicated, taint("foo", "bar", no)), pod("p", tol("dedicated", exists, "", no)), "node(s) had untolerated taint {foo: bar}"},
+		{"S12.taint.6 one of two taints is not tolerated", node("pi", "oslo", dedicated, taint("foo", "bar", no)), pod("p", tol("dedicated", exists, "", no)), "node(s) had untolerated taint {foo: bar}"},
 		{"S12.taint.7 another effect does not tolerate", node("pi", "oslo", dedicated), pod("p", tol("dedicated", equal, "user1", corev1.TaintEffectNoExecute)), "node(s) had untolerated taint {dedicated: user1}"},
 		{"S12.taint.8 no effect means every effect", node("pi", "oslo", dedicated), pod("p", tol("dedicated", equal, "user1", "")), ""},
 		{"S12.taint.9 PreferNoSchedule refuses no pod", node("pi", "oslo", taint("dedicated", "user1", corev1.TaintEffectPreferNoSchedule)), pod("p"), ""},
 		{"S12.unschedulable.1 an unschedulable node accepts no pod", node("pi", "oslo", cordoned), pod("p"), "node(s) were unschedulable"},
 		{"S12.unschedulable.2 a schedulable node accepts pods", node("pi", "oslo"), pod("p"), ""},
-		{"S12.unschedulable.3 a pod that tolerates it fits", node("pi", "oslo", cordoned), pod("p", tol(corev1.TaintNodeUnschedulable, exists, "", no)), ""},
-		{"S12.fit.1 what just fits, fits", node("pi", "oslo"), pod("p", asks("4", "4Gi")), ""},
+		{"S12.unschedulable.3 a pod that tolerates the cordon fits", node("pi", "oslo", cordoned), pod("p", tol(corev1.TaintNodeUnschedulable, exists, "", no)), ""},
+		{"S12.fit.1 a request equal to the free amount fits", node("pi", "oslo"), pod("p", asks("4", "4Gi")), ""},
 		{"S12.fit.1 a byte more does not fit", node("pi", "oslo"), pod("p", asks("4", "4294967297")), "Insufficient memory"},
 		{"S12.fit.2 the largest init container counts, not the sum", node("pi", "oslo"), pod("p", asks("1", ""), init("3"), init("4")), ""},
 		{"S12.fit.2 a single init container that is too large does not fit", node("pi", "oslo"), pod("p", asks("1", ""), init("3"), init("5")), "Insufficient cpu"},
@@ -58,7 +58,7 @@ func TestScenarioFilters(t *testing.T) {
 				want = "0/1 nodes are available: 1 " + c.why + "."
 			}
 			if got := f.why("p"); got != want || (f.on("p") == "pi") != (want == "") {
-				t.Errorf("on %q, because %q; want %q", f.on("p"), got, want)
+				t.Errorf("the pod is on %q with the message %q, want %q", f.on("p"), got, want)
 			}
 		})
 	}

@@ -22,8 +22,8 @@ const (
 	weightImage     = 1
 )
 
-// Kubernetes' assumption for a container without requests. It counts in the scores, so that such
-// pods spread too, but not in the filter.
+// Kubernetes' assumed requests of a container without requests. They count in the scores, so that
+// such pods are spread too, but not in the filter.
 const (
 	assumedMilliCPU = 100
 	assumedMemory   = 200 << 20
@@ -77,12 +77,12 @@ func (k *class) candidate(n *info) *candidate {
 }
 
 // best returns the node with the highest score. Ties go to the site with the fewest pods, then to
-// the node with the fewest, then by name.
+// the node with the fewest pods, then by name.
 func (t try) best(fits []*candidate) string {
 	if len(fits) == 1 {
 		return fits[0].node.Name
 	}
-	if t.pod.Status.NominatedNodeName != "" { // preemption made space there
+	if t.pod.Status.NominatedNodeName != "" { // preemption has made space on that node
 		for _, n := range fits {
 			if n.node.Name == t.pod.Status.NominatedNodeName {
 				return n.node.Name
@@ -124,7 +124,7 @@ func (t try) best(fits []*candidate) string {
 	}).node.Name
 }
 
-// add adds weighted scores; nil adds nothing.
+// add adds scores times weight; more may be nil.
 func (t try) add(scores []int64, weight int64, more []int64) {
 	for i := range more {
 		scores[i] += weight * more[i]
@@ -155,8 +155,8 @@ func highIsGood(weights []int64) []int64 {
 	return weights
 }
 
-// scoredRequests returns a pod's requests for the scores: those of state.Requests plus Kubernetes'
-// assumption. It runs for each placed pod, so it makes no lists.
+// scoredRequests returns a pod's requests for the scores: state.Requests plus Kubernetes' assumed
+// requests. It runs for each placed pod, so it allocates no lists.
 func scoredRequests(pod *corev1.Pod) (milliCPU, memory int64) {
 	one := func(c *corev1.Container) (int64, int64) {
 		cpu, mem := int64(assumedMilliCPU), int64(assumedMemory)
@@ -172,7 +172,7 @@ func scoredRequests(pod *corev1.Pod) (milliCPU, memory int64) {
 		cpu, mem := one(&pod.Spec.Containers[i])
 		milliCPU, memory = milliCPU+cpu, memory+mem
 	}
-	var sideCPU, sideMemory, mostCPU, mostMemory int64 // of the sidecars so far
+	var sideCPU, sideMemory, mostCPU, mostMemory int64 // the sidecars before the current container
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		cpu, mem := one(c)
@@ -186,8 +186,8 @@ func scoredRequests(pod *corev1.Pod) (milliCPU, memory int64) {
 		max(memory+sideMemory, mostMemory) + over.Memory().Value()
 }
 
-// resourceScore scores a node by its free share with the pod on it, and by how evenly CPU and
-// memory are used then.
+// resourceScore scores a node with the pod on it by its free share, and by how evenly its CPU and
+// memory are used.
 func (n *info) resourceScore(cpu, memory int64) (least, balanced int64) {
 	cpu, memory = cpu+n.usedCPU, memory+n.usedMemory
 	left := func(has, used int64) int64 {
@@ -207,7 +207,7 @@ func (n *info) resourceScore(cpu, memory int64) (least, balanced int64) {
 }
 
 // imageLocality scores nodes by the size of the pod's images that they have. An image on few nodes
-// counts less, so that not all pods go there.
+// counts less, so that these nodes do not get all pods.
 func (t try) imageLocality(fits []*candidate) []int64 {
 	const small, big = 23 << 20, 1000 << 20
 	spread := map[string]int64{}

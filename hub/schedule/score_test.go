@@ -39,7 +39,7 @@ func TestBestNode(t *testing.T) {
 	near := affine(func(a *corev1.Affinity) {
 		a.PodAffinity = &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: termOf("db", corev1.LabelTopologyZone)}}}
 	})
-	loves := affine(func(a *corev1.Affinity) { // a cache that prefers the node of the kiosk
+	loves := affine(func(a *corev1.Affinity) { // the cache prefers the node of the kiosk
 		a.PodAffinity = &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 100, PodAffinityTerm: termOf("kiosk", corev1.LabelHostname)}}}
 	})
 	shies := affine(func(a *corev1.Affinity) {
@@ -56,14 +56,14 @@ func TestBestNode(t *testing.T) {
 		return func(p *corev1.Pod) { p.Spec.InitContainers = append(p.Spec.InitContainers, c) }
 	}
 	for _, c := range []struct {
-		name  string
-		nodes []*corev1.Node
-		there []*corev1.Pod
-		pod   *corev1.Pod
-		want  string
+		name   string
+		nodes  []*corev1.Node
+		placed []*corev1.Pod
+		pod    *corev1.Pod
+		want   string
 	}{
-		{"of equal nodes, the first by name", []*corev1.Node{node("b", "x"), node("a", "x")}, nil, pod("p"), "a"},
-		{"of equal nodes, the site with the fewest pods", []*corev1.Node{node("a1", "a"), node("a2", "a"), node("b1", "b")}, []*corev1.Pod{pod("o", onNode("a1"))}, pod("p"), "b1"},
+		{"the first by name of equal nodes", []*corev1.Node{node("b", "x"), node("a", "x")}, nil, pod("p"), "a"},
+		{"the site with the fewest pods of equal nodes", []*corev1.Node{node("a1", "a"), node("a2", "a"), node("b1", "b")}, []*corev1.Pod{pod("o", onNode("a1"))}, pod("p"), "b1"},
 		{"a sidecar counts like a container", []*corev1.Node{node("a", "x"), node("b", "x")},
 			[]*corev1.Pod{pod("o", asks("1", "1Gi"), first("1", "1Gi", true), onNode("a")), pod("q", asks("1500m", "1536Mi"), onNode("b"))}, pod("p", asks("1", "1Gi")), "b"},
 		{"an init container counts with the sidecars before it", []*corev1.Node{node("a", "x"), node("b", "x")},
@@ -81,14 +81,14 @@ func TestBestNode(t *testing.T) {
 		{"not the node with a PreferNoSchedule taint", []*corev1.Node{node("a", "x", taint("flotilla.dev/flapping", "", corev1.TaintEffectPreferNoSchedule)), node("b", "x")}, nil, pod("p"), "b"},
 		{"the node that its affinity prefers", []*corev1.Node{node("a", "x"), node("b", "y")}, nil, pod("p", prefer(1, "y")), "b"},
 		{"the node that has the image", []*corev1.Node{node("a", "x"), node("b", "x", image)}, nil, pod("p"), "b"},
-		{"near pods that it prefers", []*corev1.Node{node("a", "x"), node("b1", "y"), node("b2", "y")}, []*corev1.Pod{pod("db", app("db"), onNode("b1"))}, pod("p", near), "b2"},
-		{"near pods that prefer it", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("c", app("cache"), loves, onNode("b"))}, pod("p"), "b"},
-		{"near pods that require it", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("c", app("cache"), nearTo("kiosk", corev1.LabelHostname), onNode("b"))}, pod("p"), "b"},
-		{"away from pods that prefer to avoid it", []*corev1.Node{node("a", "x"), node("b", "x")},
+		{"near the pods of a preferred affinity", []*corev1.Node{node("a", "x"), node("b1", "y"), node("b2", "y")}, []*corev1.Pod{pod("db", app("db"), onNode("b1"))}, pod("p", near), "b2"},
+		{"near pods whose preferred affinity selects the pod", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("c", app("cache"), loves, onNode("b"))}, pod("p"), "b"},
+		{"near pods whose required affinity selects the pod", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("c", app("cache"), nearTo("kiosk", corev1.LabelHostname), onNode("b"))}, pod("p"), "b"},
+		{"away from pods whose preferred anti-affinity selects the pod", []*corev1.Node{node("a", "x"), node("b", "x")},
 			[]*corev1.Pod{pod("c", app("cache"), shies, onNode("a")), pod("o1", app("o"), onNode("b")), pod("o2", app("o"), onNode("b"))}, pod("p"), "b"},
 		{"finished pods prefer nothing", []*corev1.Node{node("a", "x"), node("b", "x")},
 			[]*corev1.Pod{pod("c", app("cache"), loves, onNode("b"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}, pod("p"), "a"},
-		{"preferences of another namespace mean pods of that namespace", []*corev1.Node{node("a", "x"), node("b", "x")},
+		{"a preference selects pods of its own namespace", []*corev1.Node{node("a", "x"), node("b", "x")},
 			[]*corev1.Pod{pod("c", app("cache"), loves, onNode("b"), func(p *corev1.Pod) { p.Namespace = "other" })}, pod("p"), "a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -96,12 +96,12 @@ func TestBestNode(t *testing.T) {
 			for _, n := range c.nodes {
 				f.put(n)
 			}
-			for _, p := range c.there {
+			for _, p := range c.placed {
 				f.put(p)
 			}
 			f.put(c.pod).settle().quiet()
 			if got := f.on("p"); got != c.want {
-				t.Errorf("on %s, want %s", got, c.want)
+				t.Errorf("the pod is on %s, want %s", got, c.want)
 			}
 		})
 	}
@@ -118,11 +118,11 @@ func TestSoftSpread(t *testing.T) {
 	}
 	f.settle().quiet()
 	if got := count(f, state.SiteOf); got["b"] != 2 {
-		t.Errorf("%v: the second goes to b although that has fewer free resources", got)
+		t.Errorf("the pods are on %v, want the second on b despite fewer free resources", got)
 	}
 }
 
-// TestSoftSpreadCountsOnlyEligibleNodes: a node without the key has no domain, and nodes that do
+// A node without the key has no domain, and nodes that do
 // not allow the pod do not count.
 func TestSoftSpreadCountsOnlyEligibleNodes(t *testing.T) {
 	soft := func(p *corev1.Pod) {
@@ -140,7 +140,7 @@ func TestSoftSpreadCountsOnlyEligibleNodes(t *testing.T) {
 		pod("x", onNode("h1")), pod("y", onNode("h1")), pod("z", onNode("s2")))
 	f.put(pod("p", soft, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })).settle().quiet()
 	if on := f.on("p"); on != "s1" {
-		t.Errorf("it goes to %s: of the allowed nodes rack 1 has no pod", on)
+		t.Errorf("the pod is on %s, want rack 1, which has no pod", on)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestBinding(t *testing.T) {
 	if c == nil || c.Status != corev1.ConditionTrue {
 		t.Errorf("condition: %+v", c)
 	}
-	last := f.told[len(f.told)-1]
+	last := f.changes[len(f.changes)-1]
 	if last.Why != "bind kiosk-1 to pi-1" || last.Reason != "Scheduled" || last.Source != "default-scheduler" {
 		t.Errorf("told: %+v", last)
 	}

@@ -50,10 +50,10 @@ func (c *tally) add(node string, reasons []refusal) {
 	}
 }
 
-// search finds the nodes that fit. In a fleet of more than 500 nodes it stops at 500, the number
-// that Kubernetes takes of 10,000. It checks every k-th node by name, so that every site is
-// included, and starts at a place that depends on the pod's uid. If too few fit it checks all
-// nodes: a refusal counts every node.
+// search finds nodes that fit. In a fleet of more than 500 nodes it stops at 500, as many as
+// Kubernetes compares of 10,000. It checks every k-th node by name, so that every site is included.
+// It starts at a position that depends on the pod's uid. If too few nodes fit it checks all,
+// because a refusal counts every node.
 func (t try) search() {
 	k := t.class
 	total := k.s.Len(state.Nodes)

@@ -12,10 +12,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A soft is a soft spread constraint with the number of pods per domain.
+// A soft is a soft spread constraint with the number of pods in each domain.
 type soft struct {
 	of     func(*info) string                   // the domain of a node
-	counts func(*corev1.Pod, *corev1.Node) bool // nil: pods are counted elsewhere
+	counts func(*corev1.Pod, *corev1.Node) bool // nil: siblings counts the pods
 	in     map[string]int
 	skew   int32
 	host   bool // every node is its own domain
@@ -28,7 +28,7 @@ func (s *soft) add(pod *corev1.Pod, n *corev1.Node) {
 }
 
 // softOf counts the pods of a class's soft constraint. It counts nodes that have every constraint's
-// key and, unless each node is a domain, that the pod's affinity allows.
+// key. Unless each node is a domain, the pod's affinity must also allow the node.
 func (k *class) softOf(c corev1.TopologySpreadConstraint) *soft {
 	sel := selectorOf(c.LabelSelector, c.MatchLabelKeys, nil, k.pod.Labels)
 	s := &soft{
@@ -88,9 +88,8 @@ func (p *pass) recount(c state.Change) {
 	}
 }
 
-// softConstraints returns the pod's own soft constraints. A pod without any constraint gets
-// Kubernetes' defaults, which spread the pods of a controller over nodes (skew 3) and zones (skew
-// 5).
+// softConstraints returns the pod's soft constraints. A pod without any constraint gets Kubernetes'
+// defaults, which spread the pods of a controller over nodes (skew 3) and zones (skew 5).
 func (t try) softConstraints() []*soft {
 	if len(t.pod.Spec.TopologySpreadConstraints) > 0 {
 		return t.soft
@@ -106,9 +105,9 @@ func (t try) softConstraints() []*soft {
 	}
 }
 
-// topologySpread scores nodes higher the fewer matching pods their domains have, with Kubernetes'
-// weights: the more domains, the more one pod counts. A node without the key of a constraint scores
-// 0.
+// topologySpread scores nodes higher the fewer matching pods their domains have. The weights are
+// Kubernetes': the more domains, the more one pod counts. A node without the key of a constraint
+// scores 0.
 func (t try) topologySpread(fits []*candidate) []int64 {
 	all := t.softConstraints()
 	if len(all) == 0 {

@@ -17,18 +17,19 @@ import (
 // A WayKind is an action that removes an objection.
 type WayKind string
 
-// The kinds; the first four change the node, the others the pod's template.
+// The kinds. The first four change the node, the others the pod's template. The comments name the
+// fields of Way that say what to change.
 const (
 	Uncordon     WayKind = "Uncordon"
 	SetLabel     WayKind = "SetLabel"     // Label's first value
 	RemoveLabel  WayKind = "RemoveLabel"  // Label's key
 	RemoveTaint  WayKind = "RemoveTaint"  // Taint
-	MakeRoom     WayKind = "MakeRoom"     // delete Pods
+	MakeRoom     WayKind = "MakeRoom"     // Pods; delete them
 	Tolerate     WayKind = "Tolerate"     // Taint
-	DropSelector WayKind = "DropSelector" // remove Label from the node selector or affinity
-	LowerRequest WayKind = "LowerRequest" // of Resource, to at most Amount
+	DropSelector WayKind = "DropSelector" // Label; remove it from the node selector or affinity
+	LowerRequest WayKind = "LowerRequest" // Resource, to at most Amount
 	DropHostPort WayKind = "DropHostPort" // Port
-	Soften       WayKind = "Soften"       // make the constraint with Key a preference
+	Soften       WayKind = "Soften"       // Key; make the constraint with it a preference
 )
 
 // A Way is one change that removes one objection of a node.
@@ -110,8 +111,8 @@ func labelWays(r corev1.NodeSelectorRequirement) (ways []Way) {
 	return append(ways, Way{Kind: DropSelector, Label: r})
 }
 
-// movable returns a node's pods that would not come back after their deletion, the least important
-// first: no pods of DaemonSets, and none that are leaving anyway.
+// movable returns the pods of a node that would not return to it after their deletion, the least
+// important first. It skips pods of DaemonSets and terminating pods.
 func movable(s state.Snapshot, n *corev1.Node) (pods []*corev1.Pod) {
 	for p := range s.PodsOn(n.Name) {
 		if ref := metav1.GetControllerOfNoCopy(p); !state.Terminated(p) && p.DeletionTimestamp == nil &&
@@ -126,8 +127,8 @@ func movable(s state.Snapshot, n *corev1.Node) (pods []*corev1.Pod) {
 	return pods
 }
 
-// victimsFor returns pods whose deletion frees what is missing: the smallest single pod that is
-// enough, otherwise the largest together; none if that takes too many.
+// victimsFor returns pods whose deletion frees the missing amount: the smallest single pod that is
+// enough, otherwise the largest pods together. It returns none if too many would be needed.
 func victimsFor(s state.Snapshot, n *corev1.Node, o *Objection) []*corev1.Pod {
 	if o.None {
 		return nil
@@ -161,7 +162,7 @@ func victimsFor(s state.Snapshot, n *corev1.Node, o *Objection) []*corev1.Pod {
 	return nil
 }
 
-// holders returns the pods that use a port; none if other pods that cannot be removed use it too.
+// holders returns the pods that use a port, none if a pod that cannot be removed also uses it.
 func (t try) holders(n *corev1.Node, port state.HostPort) (pods []*corev1.Pod) {
 	want := []state.HostPort{port}
 	for _, p := range movable(t.s, n) {
@@ -169,13 +170,13 @@ func (t try) holders(n *corev1.Node, port state.HostPort) (pods []*corev1.Pod) {
 			pods = append(pods, p)
 		}
 	}
-	then := &info{node: n}
+	after := &info{node: n}
 	for p := range t.s.PodsOn(n.Name) {
 		if !slices.Contains(pods, p) {
-			then.usage.Add(p)
+			after.usage.Add(p)
 		}
 	}
-	if len(pods) > maxVictims || clash(t.withNominated(then).Ports, want) {
+	if len(pods) > maxVictims || clash(t.withNominated(after).Ports, want) {
 		return nil
 	}
 	return pods

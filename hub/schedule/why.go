@@ -15,23 +15,24 @@ import (
 // MaxCandidates is how many nodes an explanation examines closely.
 const MaxCandidates = 20
 
-// An Explanation says why no node fits a pod, as data. If only Nodes is set, no reason is known.
+// An Explanation says why no node fits a pod, as data. If only Nodes is set, the reason is not
+// known.
 type Explanation struct {
 	Nodes int // number of nodes in the fleet
-	// Wrong is a problem of the pod's volume claims, in Kubernetes' words. It holds for every node,
-	// and the other fields are empty.
+	// Wrong is a problem of the pod's volume claims, in Kubernetes' words. It applies to every
+	// node, so the other fields are empty.
 	Wrong      string
 	Obstacles  []Obstacle  // by the number of nodes, highest first
-	Candidates []Candidate // the nodes that come closest, the best first; at most MaxCandidates
+	Candidates []Candidate // the nodes that are closest to fitting, the best first; at most MaxCandidates
 }
 
 // An Obstacle is an objection with the number of nodes that have it.
 type Obstacle struct {
-	Objection // of the node that comes closest
+	Objection // as on the node that is closest to fitting
 	Nodes     int
-	// Node has the most of the scarce resource, Free; "": no node has any.
+	// Node has the largest Free amount of the scarce resource; "" if no node has any.
 	Node string
-	// Others are values that nodes have for the label's key, the most frequent first, at most
+	// Others are the values of the label's key on other nodes, the most frequent first, at most
 	// three.
 	Others []string
 }
@@ -43,10 +44,11 @@ type Candidate struct {
 	Against          []Objection
 
 	cost  int
-	short float64 // missing share of the scarce resources
+	short float64 // sum of the missing shares of the scarce resources
 }
 
-// Why explains why no node fits a pod. It checks every node, so it is for single pods on request.
+// Why explains why no node fits a pod. It checks every node, so it is called only for single pods
+// on request.
 func Why(s state.Snapshot, pod *corev1.Pod, now time.Time) Explanation {
 	t := newPass(s, now).try(pod)
 	e := Explanation{Nodes: s.Len(state.Nodes)}
@@ -90,7 +92,7 @@ type search struct {
 	fits      bool
 	best      []Candidate
 	obstacles map[objectionKey]*Obstacle
-	values    []map[string]int // of label keys
+	values    []map[string]int // number of nodes by value, for each label key
 	buffer    []Objection
 }
 
@@ -131,7 +133,7 @@ func compareCandidates(a, b Candidate) int {
 		b.FreeCPU.Cmp(a.FreeCPU), strings.Compare(a.Node.Name, b.Node.Name))
 }
 
-// note counts the values of label keys.
+// note counts a node's values of the label keys.
 func (w *search) note(n *corev1.Node) {
 	const most = 50
 	if w.values == nil {
@@ -151,7 +153,7 @@ func (w *search) note(n *corev1.Node) {
 	}
 }
 
-// count adds an objection of n nodes.
+// count adds an objection that n nodes have.
 func (w *search) count(o Objection, node string, n int) {
 	key := o.key()
 	known := w.obstacles[key]

@@ -84,12 +84,12 @@ func TestWhyNamesTheObjections(t *testing.T) {
 			[]string{"NodeAffinity gpu In true /SetLabel /DropSelector"}},
 		{"a label reserved by Kubernetes cannot be set", pod("a", selects(map[string]string{corev1.LabelArchStable: "arm64"})), []state.Object{node("n", "oslo")}, "n",
 			[]string{"NodeAffinity kubernetes.io/arch In arm64 /DropSelector"}},
-		{"a label that must not be there", pod("a", expression([]corev1.NodeSelectorRequirement{in("old", corev1.NodeSelectorOpDoesNotExist)})), []state.Object{node("n", "oslo", labelled("old", "1"))}, "n",
+		{"a label that the node must not have", pod("a", expression([]corev1.NodeSelectorRequirement{in("old", corev1.NodeSelectorOpDoesNotExist)})), []state.Object{node("n", "oslo", labelled("old", "1"))}, "n",
 			[]string{"NodeAffinity old DoesNotExist /RemoveLabel /DropSelector"}},
-		{"of two terms the closer one", pod("a", expression([]corev1.NodeSelectorRequirement{in("x", corev1.NodeSelectorOpExists), in("y", corev1.NodeSelectorOpExists)}, []corev1.NodeSelectorRequirement{in("z", corev1.NodeSelectorOpExists)})),
+		{"the closer one of two terms", pod("a", expression([]corev1.NodeSelectorRequirement{in("x", corev1.NodeSelectorOpExists), in("y", corev1.NodeSelectorOpExists)}, []corev1.NodeSelectorRequirement{in("z", corev1.NodeSelectorOpExists)})),
 			[]state.Object{node("n", "oslo")}, "n", []string{"NodeAffinity z Exists /SetLabel /DropSelector"}},
-		{"an affinity that nothing matches", pod("a", expression([]corev1.NodeSelectorRequirement{})), []state.Object{node("n", "oslo")}, "n", []string{"NodeAffinity"}},
-		{"too little memory, with a pod that could go", pod("a", asks("", "3Gi")), []state.Object{node("n", "oslo"), node("o", "oslo", memory("1Gi")), pod("big", asks("", "2Gi"), onNode("n")), pod("small", asks("", "1Gi"), onNode("n"))}, "n",
+		{"an affinity that matches no node", pod("a", expression([]corev1.NodeSelectorRequirement{})), []state.Object{node("n", "oslo")}, "n", []string{"NodeAffinity"}},
+		{"too little memory, with a pod that could be deleted", pod("a", asks("", "3Gi")), []state.Object{node("n", "oslo"), node("o", "oslo", memory("1Gi")), pod("big", asks("", "2Gi"), onNode("n")), pod("small", asks("", "1Gi"), onNode("n"))}, "n",
 			[]string{"InsufficientResource memory 3Gi of 1Gi /LowerRequest 1Gi /MakeRoom big"}},
 		{"more memory than any node has", pod("a", asks("", "64Gi")), []state.Object{node("n", "oslo", memory("7372Mi")), node("o", "oslo", memory("1Gi"))}, "n",
 			[]string{"InsufficientResource memory 64Gi of 7372Mi /LowerRequest 7372Mi"}},
@@ -97,21 +97,21 @@ func TestWhyNamesTheObjections(t *testing.T) {
 			[]string{"InsufficientResource memory 3Gi of 2Gi /LowerRequest 2Gi"}},
 		{"a resource that no node has", pod("a", requests(corev1.ResourceList{"example.com/tpu": resource.MustParse("1")})), []state.Object{node("n", "oslo")}, "n",
 			[]string{"InsufficientResource example.com/tpu 1 of 0 /LowerRequest 0"}},
-		{"cordoned, with its taint, is one objection", pod("a"), []state.Object{node("n", "oslo", cordoned)}, "n", []string{"NodeUnschedulable /Uncordon"}},
+		{"a cordon with its taint is one objection", pod("a"), []state.Object{node("n", "oslo", cordoned)}, "n", []string{"NodeUnschedulable /Uncordon"}},
 		{"two objections: a cordoned node is closer", pod("a", asks("", "5Gi"), selects(map[string]string{"gpu": "true"})),
 			[]state.Object{node("n", "oslo", cordoned, labelled("gpu", "true"), memory("8Gi")), node("o", "oslo", memory("8Gi")), node("p", "oslo")}, "n", []string{"NodeUnschedulable /Uncordon"}},
 		{"a user's taint", pod("a"), []state.Object{node("n", "oslo", taint("camera", "broken", "NoSchedule"))}, "n", []string{"UntoleratedTaint camera=broken:NoSchedule /Tolerate /RemoveTaint"}},
 		{"a node that is silent needs its device", pod("a"), []state.Object{node("n", "oslo", taint(corev1.TaintNodeUnreachable, "", "NoExecute"))}, "n", []string{"NodeNotReady node.kubernetes.io/unreachable:NoExecute"}},
 		{"a node under pressure needs its device", pod("a"), []state.Object{node("n", "oslo", taint(corev1.TaintNodeMemoryPressure, "", "NoSchedule"))}, "n", []string{"NodePressure node.kubernetes.io/memory-pressure:NoSchedule"}},
 		{"a port that is taken", pod("a", hostPort("", "TCP", 80)), []state.Object{node("n", "oslo"), pod("web", hostPort("", "TCP", 80), onNode("n"))}, "n", []string{"NodePorts 80 /DropHostPort /MakeRoom web"}},
-		{"as many pods as it may have", pod("a"), []state.Object{node("n", "oslo", func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") }), pod("b", onNode("n"))}, "n",
+		{"a node with its maximum number of pods", pod("a"), []state.Object{node("n", "oslo", func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") }), pod("b", onNode("n"))}, "n",
 			[]string{"TooManyPods pods 1 of 0 /MakeRoom b"}},
-		{"its anti-affinity to pods there", pod("a", awayFrom("db", corev1.LabelHostname)), []state.Object{node("n", "oslo"), pod("db", app("db"), onNode("n"))}, "n", []string{"PodAntiAffinity kubernetes.io/hostname /Soften"}},
-		{"the anti-affinity of pods there", pod("a"), []state.Object{node("n", "oslo"), pod("shy", awayFrom("kiosk", corev1.LabelHostname), onNode("n"))}, "n", []string{"Repelled kubernetes.io/hostname"}},
-		{"its affinity to pods elsewhere", pod("a", nearTo("db", corev1.LabelTopologyZone)), []state.Object{node("n", "oslo")}, "n", []string{"PodAffinity topology.kubernetes.io/zone /Soften"}},
+		{"the pod's anti-affinity to pods on the node", pod("a", awayFrom("db", corev1.LabelHostname)), []state.Object{node("n", "oslo"), pod("db", app("db"), onNode("n"))}, "n", []string{"PodAntiAffinity kubernetes.io/hostname /Soften"}},
+		{"the anti-affinity of pods on the node", pod("a"), []state.Object{node("n", "oslo"), pod("shy", awayFrom("kiosk", corev1.LabelHostname), onNode("n"))}, "n", []string{"Repelled kubernetes.io/hostname"}},
+		{"the pod's affinity to pods on another node", pod("a", nearTo("db", corev1.LabelTopologyZone)), []state.Object{node("n", "oslo")}, "n", []string{"PodAffinity topology.kubernetes.io/zone /Soften"}},
 		{"one node by name", pod("a", toNode("n")), []state.Object{node("n", "oslo", cordoned), node("o", "oslo")}, "n", []string{"NodeUnschedulable /Uncordon"}},
-		{"one node by name that is not there", pod("a", toNode("x")), []state.Object{node("o", "oslo")}, "", nil},
-		{"a node that would take it, and another", pod("a"), []state.Object{node("n", "oslo", cordoned), node("o", "oslo")}, "", nil},
+		{"one missing node by name", pod("a", toNode("x")), []state.Object{node("o", "oslo")}, "", nil},
+		{"a node that fits, and another", pod("a"), []state.Object{node("n", "oslo", cordoned), node("o", "oslo")}, "", nil},
 	} {
 		f := newFleet(t).put(c.with...).put(c.pod)
 		e := Why(f.s, f.s.Pod("default", "a"), f.now)
@@ -143,7 +143,7 @@ func TestWhyCountsTheNodesOfEachObjection(t *testing.T) {
 		switch o.Reason {
 		case NodeAffinity:
 			if o.Nodes != 31 || !slices.Equal(o.Others, []string{"hdd", "nvme"}) {
-				t.Errorf("%d nodes lack the label, other values are %v", o.Nodes, o.Others)
+				t.Errorf("%d nodes lack the label, its other values are %v", o.Nodes, o.Others)
 			}
 		case InsufficientResource:
 			if o.Nodes != 31 || o.Node != "nvme" || o.Free.String() != "6Gi" {
@@ -153,13 +153,13 @@ func TestWhyCountsTheNodesOfEachObjection(t *testing.T) {
 	}
 	none := Why(newFleet(t).s, f.s.Pod("default", "a"), f.now)
 	if none.Nodes != 0 || len(none.Obstacles)+len(none.Candidates) > 0 {
-		t.Errorf("without a node: %+v", none)
+		t.Errorf("in a fleet without nodes: %+v", none)
 	}
 	claim := pod("b", func(p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
 	})
 	if e := Why(f.put(claim).s, claim, f.now); e.Wrong != `persistentvolumeclaim "c" not found` || len(e.Candidates) > 0 {
-		t.Errorf("without its claim: %+v", e)
+		t.Errorf("without the claim: %+v", e)
 	}
 }
 
@@ -247,13 +247,13 @@ func FuzzWhy(f *testing.F) {
 			_, why := tried.against(n)
 			objections := tried.objections(labelRequirementsOf(p), n, nil)
 			if (len(why) == 0) != (len(objections) == 0) {
-				t.Fatalf("seed %d: the scheduler has %v against %s, its explanation %v", seed, why, n.Name, objections)
+				t.Fatalf("seed %d: the scheduler refuses with %v on %s, the explanation has %v", seed, why, n.Name, objections)
 			}
 			fits = fits || len(why) == 0 && tried.wants(n.Name)
 		}
 		e := Why(fl.s, p, fl.now)
 		if fits != (len(e.Candidates)+len(e.Obstacles) == 0) {
-			t.Fatalf("seed %d: a node accepts it: %v; the explanation: %+v", seed, fits, e)
+			t.Fatalf("seed %d: a node accepts the pod: %v; the explanation: %+v", seed, fits, e)
 		}
 		for _, c := range e.Candidates {
 			for _, o := range c.Against {
@@ -261,7 +261,7 @@ func FuzzWhy(f *testing.F) {
 					s, changed := done(fl.s, c.Node, p, w)
 					for _, left := range newPass(s, fl.now).try(changed).objections(labelRequirementsOf(changed), s.Node(c.Node.Name), nil) {
 						if same := left.Reason == o.Reason && left.Key == o.Key && left.Resource == o.Resource && left.Port == o.Port && left.Taint == o.Taint && reflect.DeepEqual(left.Label, o.Label); same {
-							t.Fatalf("seed %d: %s on %s, and %s is still there", seed, w.Kind, c.Node.Name, brief(o))
+							t.Fatalf("seed %d: after %s on %s the objection %s remains", seed, w.Kind, c.Node.Name, brief(o))
 						}
 					}
 				}
@@ -270,7 +270,7 @@ func FuzzWhy(f *testing.F) {
 	})
 }
 
-// done carries out a way as a user would, without calling the scheduler.
+// done applies a way as a user would, without calling the scheduler.
 func done(s state.Snapshot, n *corev1.Node, p *corev1.Pod, w Way) (state.Snapshot, *corev1.Pod) {
 	n, p = n.DeepCopy(), p.DeepCopy()
 	changes := []state.Change{}
@@ -315,7 +315,7 @@ func done(s state.Snapshot, n *corev1.Node, p *corev1.Pod, w Way) (state.Snapsho
 			for i := range terms {
 				had := len(terms[i].MatchExpressions)
 				terms[i].MatchExpressions = slices.DeleteFunc(terms[i].MatchExpressions, func(r corev1.NodeSelectorRequirement) bool { return reflect.DeepEqual(r, w.Label) })
-				if had > 0 && len(terms[i].MatchExpressions) == 0 { // no requirement is left
+				if had > 0 && len(terms[i].MatchExpressions) == 0 { // the term has lost its last requirement
 					spec.Affinity = nil
 					break
 				}
@@ -326,8 +326,8 @@ func done(s state.Snapshot, n *corev1.Node, p *corev1.Pod, w Way) (state.Snapsho
 	return s, s.Pod(p.Namespace, p.Name)
 }
 
-// BenchmarkWhy explains why a pod fits none of 5,000 nodes: a selector that no node matches, more
-// memory than exists, and a spread constraint.
+// BenchmarkWhy explains why a pod fits none of 5,000 nodes because of a selector that no node
+// matches, too large a memory request, and a spread constraint.
 func BenchmarkWhy(b *testing.B) {
 	f := fleetOf(b, 5_000)
 	for name, p := range map[string]*corev1.Pod{
