@@ -26,10 +26,10 @@ func TestEveryCauseHasACompleteRule(t *testing.T) {
 	for _, c := range diagnose.Causes() {
 		r := diagnose.RuleOf(c)
 		if f.Cause = c; r.Severity == "" || r.Family == "" || r.Card == "" || r.Fix == "" || r.Row == nil {
-			t.Errorf("%s is incomplete: %+v", c, r)
+			t.Errorf("the rule of %s is incomplete: %+v", c, r)
 		}
 		if f.End = (diagnose.End{Known: true, Code: 1}); f.Row() == "" {
-			t.Errorf("%s has no row", c)
+			t.Errorf("%s has no Row", c)
 		}
 		for _, text := range []string{r.Card, r.Many} {
 			if n := strings.Count(text, "%"); n != strings.Count(text, "%s") || n > 1 {
@@ -40,13 +40,13 @@ func TestEveryCauseHasACompleteRule(t *testing.T) {
 			ofFamily[r.Family] = map[int]fleet.IncidentCause{}
 		}
 		if other := ofFamily[r.Family][r.Rank]; other != "" && c != diagnose.SiteDark {
-			t.Errorf("%s and %s have one rank of the family %s", c, other, r.Family)
+			t.Errorf("%s and %s have the same rank in the family %s", c, other, r.Family)
 		}
 		ofFamily[r.Family][r.Rank] = c
 	}
 }
 
-// A condition that counts as bad in package fleet has a cause.
+// Every condition that package fleet calls bad has a cause.
 func TestEveryBadConditionHasACause(t *testing.T) {
 	found := 0
 	for _, name := range []corev1.NodeConditionType{
@@ -128,40 +128,40 @@ func TestPodFindings(t *testing.T) {
 		changes []change
 		want    fleet.IncidentCause
 		since   time.Duration
-		due     time.Duration // after since
+		due     time.Duration // time after since
 	}{
-		{rule: "it runs and is ready"},
-		{rule: "it has completed", changes: []change{phase(corev1.PodSucceeded)}},
-		{"it has failed without a controller", nil, []change{phase(corev1.PodFailed)}, diagnose.PodFailed, 26 * time.Hour, 0},
-		{"it has failed and its owner creates no pods", nil, []change{phase(corev1.PodFailed), by("ConfigMap")}, diagnose.PodFailed, 26 * time.Hour, 0},
-		{"it has failed and its workload replaces it", nil, []change{phase(corev1.PodFailed), by("ReplicaSet")}, diagnose.PodReplaced, 26 * time.Hour, 0},
-		{"it has failed on a node that is dark now", ready("Unknown", "", time.Hour), []change{phase(corev1.PodFailed)}, diagnose.PodFailed, 26 * time.Hour, 0},
-		{"no node takes it", nil, []change{scheduled("Unschedulable", time.Hour)}, diagnose.CannotBePlaced, time.Hour, 0},
-		{"the scheduler has not tried it", nil, []change{unplaced}, diagnose.CannotBePlaced, 26 * time.Hour, 2 * time.Minute},
-		{"gates hold it", nil, []change{scheduled("SchedulingGated", time.Hour), gates}, diagnose.PodGated, time.Hour, 0},
-		{"gates hold it, and no condition says so", nil, []change{unplaced, gates}, diagnose.PodGated, 26 * time.Hour, 0},
-		{"its node is dark", ready("Unknown", "", time.Hour), []change{notReady(time.Minute)}, diagnose.NodeDark, time.Hour, 0},
-		{"its node is not ready", ready("False", "Because", time.Hour), nil, diagnose.NodeNotReady, time.Hour, 0},
-		{"its node restarts", ready("False", "NodeShutdown", time.Hour), nil, diagnose.NodeNotReady, time.Hour, time.Minute},
-		{"its node has never reported", ready("Unknown", "NodeStatusNeverUpdated", time.Hour), nil, diagnose.NodeNeverReported, 48 * time.Hour, 0},
-		{"its node is gone", nil, []change{func(p *corev1.Pod) { p.Spec.NodeName = "gone" }}, diagnose.NodeGone, 26 * time.Hour, 0},
+		{rule: "a ready pod"},
+		{rule: "a completed pod", changes: []change{phase(corev1.PodSucceeded)}},
+		{"a failed pod without a controller", nil, []change{phase(corev1.PodFailed)}, diagnose.PodFailed, 26 * time.Hour, 0},
+		{"a failed pod whose owner creates no pods", nil, []change{phase(corev1.PodFailed), by("ConfigMap")}, diagnose.PodFailed, 26 * time.Hour, 0},
+		{"a failed pod that its workload replaces", nil, []change{phase(corev1.PodFailed), by("ReplicaSet")}, diagnose.PodReplaced, 26 * time.Hour, 0},
+		{"a failed pod on a dark node", ready("Unknown", "", time.Hour), []change{phase(corev1.PodFailed)}, diagnose.PodFailed, 26 * time.Hour, 0},
+		{"a pod that fits no node", nil, []change{scheduled("Unschedulable", time.Hour)}, diagnose.CannotBePlaced, time.Hour, 0},
+		{"a pod that the scheduler has not tried", nil, []change{unplaced}, diagnose.CannotBePlaced, 26 * time.Hour, 2 * time.Minute},
+		{"a gated pod", nil, []change{scheduled("SchedulingGated", time.Hour), gates}, diagnose.PodGated, time.Hour, 0},
+		{"a gated pod without a condition", nil, []change{unplaced, gates}, diagnose.PodGated, 26 * time.Hour, 0},
+		{"a pod on a dark node", ready("Unknown", "", time.Hour), []change{notReady(time.Minute)}, diagnose.NodeDark, time.Hour, 0},
+		{"a pod on a node that is not ready", ready("False", "Because", time.Hour), nil, diagnose.NodeNotReady, time.Hour, 0},
+		{"a pod on a node that restarts", ready("False", "NodeShutdown", time.Hour), nil, diagnose.NodeNotReady, time.Hour, time.Minute},
+		{"a pod on a node that has never reported", ready("Unknown", "NodeStatusNeverUpdated", time.Hour), nil, diagnose.NodeNeverReported, 48 * time.Hour, 0},
+		{"a pod on a deleted node", nil, []change{func(p *corev1.Pod) { p.Spec.NodeName = "gone" }}, diagnose.NodeGone, 26 * time.Hour, 0},
 		{"it leaves", nil, []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Hour, time.Minute},
-		{"it is being deleted on a dark node", ready("Unknown", "", 2*time.Hour), []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Hour, time.Minute},
-		{"it is being deleted on a node that was away", ready("True", "", time.Minute), []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Minute, time.Minute},
-		{"its image cannot be pulled", nil, []change{state1(corev1.ContainerStatus{State: waiting("ErrImagePull")}), notReady(time.Hour)}, diagnose.ImageNotPulled, time.Hour, 0},
+		{"a terminating pod on a dark node", ready("Unknown", "", 2*time.Hour), []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Hour, time.Minute},
+		{"a terminating pod on a node that was silent", ready("True", "", time.Minute), []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Minute, time.Minute},
+		{"a pod whose image cannot be pulled", nil, []change{state1(corev1.ContainerStatus{State: waiting("ErrImagePull")}), notReady(time.Hour)}, diagnose.ImageNotPulled, time.Hour, 0},
 		{"it crashes", nil, []change{state1(corev1.ContainerStatus{State: waiting("CrashLoopBackOff")}), notReady(time.Hour)}, diagnose.CrashLoop, time.Hour, 0},
-		{"its container cannot be created", nil, []change{state1(corev1.ContainerStatus{State: waiting("CreateContainerError")}), notReady(time.Hour)}, diagnose.CannotStart, time.Hour, 0},
-		{"its container is being created", nil, []change{state1(corev1.ContainerStatus{State: waiting("ContainerCreating")}), notReady(time.Hour), phase(corev1.PodPending)}, diagnose.NotStarting, time.Hour, 2 * time.Minute},
-		{"its device has not reported", nil, []change{phase("")}, diagnose.NotStarting, 26 * time.Hour, 2 * time.Minute},
-		{"it has crashed before", nil, []change{state1(corev1.ContainerStatus{State: ended(1), RestartCount: 1}), notReady(time.Hour)}, diagnose.CrashLoop, time.Hour, 0},
-		{"it has crashed once and restarted", nil, []change{state1(corev1.ContainerStatus{State: ended(1)}), notReady(time.Hour)}, diagnose.PodNotReady, time.Hour, 2 * time.Minute},
+		{"a pod whose container cannot be created", nil, []change{state1(corev1.ContainerStatus{State: waiting("CreateContainerError")}), notReady(time.Hour)}, diagnose.CannotStart, time.Hour, 0},
+		{"a pod whose container is being created", nil, []change{state1(corev1.ContainerStatus{State: waiting("ContainerCreating")}), notReady(time.Hour), phase(corev1.PodPending)}, diagnose.NotStarting, time.Hour, 2 * time.Minute},
+		{"a pod that its device has not reported", nil, []change{phase("")}, diagnose.NotStarting, 26 * time.Hour, 2 * time.Minute},
+		{"a pod that has crashed repeatedly", nil, []change{state1(corev1.ContainerStatus{State: ended(1), RestartCount: 1}), notReady(time.Hour)}, diagnose.CrashLoop, time.Hour, 0},
+		{"a pod that has crashed once", nil, []change{state1(corev1.ContainerStatus{State: ended(1)}), notReady(time.Hour)}, diagnose.PodNotReady, time.Hour, 2 * time.Minute},
 		{"a container has failed, and is not started again", nil, []change{never, state1(corev1.ContainerStatus{State: ended(1)}), notReady(time.Hour)}, diagnose.ContainerExited, time.Hour, 0},
 		{"a container with its own restart policy restarts", nil, []change{never, func(p *corev1.Pod) {
 			p.Spec.Containers = []corev1.Container{{Name: "web", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}
 		}, state1(corev1.ContainerStatus{State: ended(1), RestartCount: 1}), notReady(time.Hour)}, diagnose.CrashLoop, time.Hour, 0},
 		{"a container has completed", nil, []change{never, state1(corev1.ContainerStatus{State: ended(0)})}, "", 0, 0},
-		{"it is not ready", nil, []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Hour, 2 * time.Minute},
-		{"it is not ready since before its node came back", ready("True", "", time.Minute), []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Minute, 2 * time.Minute},
+		{"a pod that is not ready", nil, []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Hour, 2 * time.Minute},
+		{"a pod that is not ready since before its node returned", ready("True", "", time.Minute), []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Minute, 2 * time.Minute},
 	} {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p", CreationTimestamp: ago(26 * time.Hour)}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
 		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
@@ -182,10 +182,10 @@ func TestPodFindings(t *testing.T) {
 			continue
 		}
 		if since := noon.Sub(f.Since); since != c.since || c.due == 0 != f.Due.IsZero() || c.due > 0 && f.Due.Sub(f.Since) != c.due {
-			t.Errorf("%s: since %s, due %s", c.rule, since, f.Due)
+			t.Errorf("%s: the finding is since %s and due at %s", c.rule, since, f.Due)
 		}
 		if f != diagnose.Pod(s, s.Pod("default", "p").DeepCopy()) {
-			t.Errorf("%s: the finding of the same pod differs", c.rule)
+			t.Errorf("%s: two findings of the same pod differ", c.rule)
 		}
 	}
 }
@@ -210,14 +210,14 @@ func TestProgressOfAWorkload(t *testing.T) {
 		{"all pods are available", deployment(func(*appsv1.Deployment) {}), diagnose.Complete},
 		{"one pod is not available", deployment(func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 2 }), diagnose.Incomplete},
 		{"one pod is of an older version", deployment(func(d *appsv1.Deployment) { d.Status.UpdatedReplicas = 2 }), diagnose.RollingOut},
-		{"an old pod has to go", deployment(func(d *appsv1.Deployment) { d.Status.Replicas = 4 }), diagnose.RollingOut},
-		{"no pod is wanted, and one has to go", deployment(func(d *appsv1.Deployment) { d.Spec.Replicas, d.Status.UpdatedReplicas = new(int32(0)), 0 }), diagnose.RollingOut},
+		{"an old pod is surplus", deployment(func(d *appsv1.Deployment) { d.Status.Replicas = 4 }), diagnose.RollingOut},
+		{"no pod is wanted, and one is surplus", deployment(func(d *appsv1.Deployment) { d.Spec.Replicas, d.Status.UpdatedReplicas = new(int32(0)), 0 }), diagnose.RollingOut},
 		{"the newest generation is not observed yet", deployment(func(d *appsv1.Deployment) { d.Generation = 2 }), diagnose.RollingOut},
 		{"no pod is wanted", deployment(func(d *appsv1.Deployment) {
 			d.Spec.Replicas, d.Status = new(int32(0)), appsv1.DeploymentStatus{}
 		}), diagnose.None},
-		{"it is paused", deployment(func(d *appsv1.Deployment) { d.Spec.Paused, d.Status.UpdatedReplicas = true, 0 }), diagnose.Paused},
-		{"it makes no progress although it is paused", deployment(func(d *appsv1.Deployment) {
+		{"a paused rollout", deployment(func(d *appsv1.Deployment) { d.Spec.Paused, d.Status.UpdatedReplicas = true, 0 }), diagnose.Paused},
+		{"a paused rollout without progress", deployment(func(d *appsv1.Deployment) {
 			d.Spec.Paused = true
 			d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse}}
 		}), diagnose.Stuck},
@@ -225,10 +225,10 @@ func TestProgressOfAWorkload(t *testing.T) {
 		{"a stateful set has a partition", set(func(s *appsv1.StatefulSet) {
 			s.Status.UpdatedReplicas, s.Spec.UpdateStrategy.RollingUpdate = 1, &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(2))}
 		}), diagnose.Complete},
-		{"a stateful set is changed by hand", set(func(s *appsv1.StatefulSet) {
+		{"a stateful set with OnDelete", set(func(s *appsv1.StatefulSet) {
 			s.Status.UpdatedReplicas, s.Spec.UpdateStrategy.Type = 0, appsv1.OnDeleteStatefulSetStrategyType
 		}), diagnose.Complete},
-		{"a stateful set has too many", set(func(s *appsv1.StatefulSet) { s.Status.Replicas = 4 }), diagnose.ScalingDown},
+		{"a stateful set has surplus pods", set(func(s *appsv1.StatefulSet) { s.Status.Replicas = 4 }), diagnose.ScalingDown},
 		{"a daemon set is on no node", &appsv1.DaemonSet{}, diagnose.None},
 		{"a daemon set cannot create a pod", &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberAvailable: 1,
 			Conditions: []appsv1.DaemonSetCondition{{Type: "ReplicaFailure", Status: corev1.ConditionTrue}}}}, diagnose.Stuck},
@@ -272,7 +272,7 @@ func TestProgressOfACronJob(t *testing.T) {
 		next  time.Time
 	}{
 		"an active schedule has a next time":      {batchv1.CronJobSpec{Schedule: "30 12 * * *"}, diagnose.Scheduled, noon.Add(30 * time.Minute)},
-		"a suspended one has no next time":        {batchv1.CronJobSpec{Schedule: "30 12 * * *", Suspend: new(true)}, diagnose.Suspended, time.Time{}},
+		"a suspended schedule has no next time":   {batchv1.CronJobSpec{Schedule: "30 12 * * *", Suspend: new(true)}, diagnose.Suspended, time.Time{}},
 		"a date that does not exist is never due": {batchv1.CronJobSpec{Schedule: "0 0 31 2 *"}, diagnose.NeverDue, time.Time{}},
 		"an invalid schedule is stuck":            {batchv1.CronJobSpec{Schedule: "at tea time"}, diagnose.Stuck, time.Time{}},
 	} {

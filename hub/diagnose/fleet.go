@@ -12,8 +12,8 @@ import (
 )
 
 // Fleet returns the problems of the fleet as a whole: the hub's disk is full, all sites are dark,
-// or most of the fleet fell silent at once. The likely cause is the hub's own link. A fleet with
-// one site has the site's problem instead.
+// or most of the fleet became silent at once. The likely cause of the last two is the hub's own
+// link. A fleet with one site has the site's problem instead.
 func Fleet(s state.Snapshot) (all []Finding) {
 	about := fleet.IncidentObject{Kind: KindFleet}
 	if s.DiskFull() {
@@ -37,20 +37,20 @@ func Fleet(s state.Snapshot) (all []Finding) {
 	return all
 }
 
-// outageSpan is the time in which the nodes of one outage fall silent: their grace periods are
-// about equal.
+// outageSpan is the time within which the nodes of one outage become silent. Their grace periods
+// are about equal.
 const outageSpan = time.Minute
 
-// An Outage is most of the fleet falling silent at once.
+// An Outage means that most of the fleet became silent at once.
 type Outage struct {
-	Nodes, Of     int // nodes that fell silent, and all that have ever reported
+	Nodes, Of     int // silent nodes, and all nodes that have ever reported
 	Sites         []string
-	Since, Latest time.Time // when the first and the last of them fell silent
+	Since, Latest time.Time // when the first and the last of them became silent
 }
 
 // FleetOutage returns the outage in which more than half of the nodes, on more than half of the
-// sites, fell silent within a minute; Nodes is 0 without one. It walks the nodes only while more
-// than half are not ready.
+// sites, became silent within a minute. Without an outage Nodes is 0. It walks the nodes only while
+// more than half of them are not ready.
 func FleetOutage(s state.Snapshot) (o Outage) {
 	away := 0
 	for _, c := range s.Counts() {
@@ -70,7 +70,7 @@ func FleetOutage(s state.Snapshot) (o Outage) {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b silent) int { return a.at.Compare(b.at) })
-	from, to := 0, 0 // the span with the most nodes
+	from, to := 0, 0 // bounds of the span with the most nodes
 	for first, last := 0, 0; last < len(all); last++ {
 		for all[last].at.Sub(all[first].at) > outageSpan {
 			first++
@@ -92,7 +92,7 @@ func FleetOutage(s state.Snapshot) (o Outage) {
 	return o
 }
 
-// Site returns the finding of a dark site: no node of it is ready.
+// Site returns the finding of a dark site: none of its nodes is ready.
 func Site(s state.Snapshot, name string) Finding {
 	if !s.Count(name).Full() {
 		return Finding{}

@@ -6,18 +6,18 @@ import (
 )
 
 // An ImageCause is a reason why an image cannot be pulled, with the words that identify it. Engines
-// return no code, so the hub reads their messages, and only here.
+// return no code, so the hub searches their messages. No other code does.
 type ImageCause struct {
 	words []string // any of them, in lower case
 
 	Cause string // text in a list
 	Card  string // text after the image's name
-	Says  string // of %s, the registry
+	Says  string // sentence about %s, the registry
 	Next  string
 }
 
-// imageCauses are tried in order, since a later one's words can be in an earlier one's message. The
-// first are reasons of the kubelet that are enough by themselves.
+// imageCauses are tried in order, because the message of an earlier cause may contain the words of
+// a later one. The first ones are reasons of the kubelet, which need no message.
 var imageCauses = []ImageCause{
 	{words: []string{"invalidimagename"}, Cause: "no image's name", Card: "has a name that is invalid",
 		Says: "This cannot be the name of an image.", Next: "Correct it: registry/repository:tag, in lower case."},
@@ -97,11 +97,11 @@ var imageCauses = []ImageCause{
 		Says: "%s has no such image.", Next: "Check the name and the tag, and whether it has been pushed."},
 }
 
-// ImageCauseOf returns the cause from a detail of ImageNotPulled.
+// ImageCauseOf returns the cause that a detail of ImageNotPulled describes.
 func ImageCauseOf(detail string) ImageCause {
 	if rest, ok := strings.CutPrefix(detail, "pull image "); ok { // from the device's agent
 		if _, cause, ok := strings.Cut(rest, ": "); ok {
-			detail = cause // an image's name is not evidence
+			detail = cause // without the image's name, which may contain the words
 		}
 	}
 	text := ": " + strings.ToLower(detail)
@@ -114,7 +114,8 @@ func ImageCauseOf(detail string) ImageCause {
 		Next: "What the device's engine says is below. It is tried again."}
 }
 
-// WithReason returns the kubelet's message about an image, with the reason if that is the cause.
+// WithReason returns the kubelet's message about an image. It starts with the kubelet's reason if
+// that is the cause.
 func WithReason(reason, message string) string {
 	if reason != "ErrImagePull" && reason != "ImagePullBackOff" && reason != "RegistryUnavailable" {
 		return reason + ": " + message

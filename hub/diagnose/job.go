@@ -9,15 +9,15 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The stages of Jobs and CronJobs, beside Complete and Stuck. Only GaveUp is a problem.
+// The stages of Jobs and CronJobs, besides Complete and Stuck. Only GaveUp is a problem.
 const (
 	Running    Stage = "Running"
-	BackingOff Stage = "Waiting" // pods have failed, and the next one follows after a delay
-	GivingUp   Stage = "Failing" // it has failed, but its pods have not ended
+	BackingOff Stage = "Waiting" // pods have failed, and the next pod follows after a delay
+	GivingUp   Stage = "Failing" // the Job has failed, but its pods have not ended
 	GaveUp     Stage = "Failed"
 	Suspended  Stage = "Suspended"
 	Scheduled  Stage = "Scheduled"
-	NeverDue   Stage = "Never" // no date matches its schedule
+	NeverDue   Stage = "Never" // no date matches the schedule
 )
 
 // JobProgress returns the stage of a Job, with a message if it is Stuck, GivingUp or GaveUp.

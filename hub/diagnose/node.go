@@ -10,11 +10,11 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Restarting is how long a device that announced its stop, as for an update, may be away without
-// being a problem.
+// Restarting is how long a device that announced its stop, for example for an update, may be away
+// without a problem.
 const Restarting = time.Minute
 
-// Ready tells whether a node is ready; nil is not.
+// Ready tells whether a node is ready. Nil is not ready.
 func Ready(n *corev1.Node) bool { return n != nil && state.ReadyOf(n) == corev1.ConditionTrue }
 
 func aboutNode(name string) fleet.IncidentObject {
@@ -22,8 +22,8 @@ func aboutNode(name string) fleet.IncidentObject {
 }
 
 // Node walks the findings of a node. A node that is not ready has one finding, because its other
-// conditions are outdated. A flapping node has only that finding, ready or not. A node in its
-// startup grace period has none.
+// conditions are outdated. A flapping node has only the finding Flapping, ready or not. A node in
+// its startup grace period has none.
 func Node(n *corev1.Node) iter.Seq[Finding] {
 	return func(yield func(Finding) bool) {
 		if state.NodeCondition(n, corev1.NodeReady) == nil {
@@ -44,7 +44,7 @@ func Node(n *corev1.Node) iter.Seq[Finding] {
 			}
 			f := ofCondition(n, c)
 			if from := state.NodeCondition(n, RuleOf(f.Cause).follows); from != nil && Fails(*from) {
-				continue // it follows from another bad condition
+				continue // the condition follows from another bad condition
 			}
 			if !yield(f) {
 				return
@@ -53,7 +53,7 @@ func Node(n *corev1.Node) iter.Seq[Finding] {
 	}
 }
 
-// Failing returns the bad conditions of a node without Ready.
+// Failing returns the bad conditions of a node except Ready.
 func Failing(n *corev1.Node) (all []corev1.NodeCondition) {
 	for _, c := range n.Status.Conditions {
 		if c.Type != corev1.NodeReady && Fails(c) {
@@ -63,8 +63,8 @@ func Failing(n *corev1.Node) (all []corev1.NodeCondition) {
 	return all
 }
 
-// FirstOf returns the first finding of a node. A node in its startup grace period counts as not
-// ready here.
+// FirstOf returns the first finding of a node. For FirstOf a node in its startup grace period is
+// not ready.
 func FirstOf(n *corev1.Node) Finding {
 	if !Ready(n) {
 		return NotReady(n)

@@ -19,8 +19,8 @@ const (
 	stopSlack = time.Minute
 )
 
-// Pod returns the problem of a pod. A problem of its node comes first, because the pod's own status
-// is outdated then.
+// Pod returns the problem of a pod. A problem of its node takes precedence, because then the pod's
+// own status is outdated.
 func Pod(s state.Snapshot, p *corev1.Pod) Finding {
 	if p.Spec.NodeName == "" || state.Terminated(p) {
 		return PodItself(p)
@@ -35,7 +35,7 @@ func Pod(s state.Snapshot, p *corev1.Pod) Finding {
 	}
 	f := PodItself(p)
 	if wait := f.Due.Sub(f.Since); !f.Due.IsZero() && Ready(n) {
-		// Its device could act only since it came back.
+		// The device could not act before it came back.
 		if back := state.NodeCondition(n, corev1.NodeReady).LastTransitionTime.UTC(); back.After(f.Since) {
 			f.Since, f.Due = back, back.Add(wait)
 		}
@@ -43,7 +43,8 @@ func Pod(s state.Snapshot, p *corev1.Pod) Finding {
 	return f
 }
 
-// PodItself returns the problem in a pod's own status, whatever its node's state; nil has none.
+// PodItself returns the problem in a pod's own status; it ignores the node's state. A nil pod has
+// none.
 func PodItself(p *corev1.Pod) Finding {
 	if p == nil || p.Status.Phase == corev1.PodSucceeded && p.DeletionTimestamp == nil {
 		return Finding{}
@@ -117,7 +118,7 @@ func causeOf(p *corev1.Pod) (f Finding, wait time.Duration) {
 	return Finding{}, 0
 }
 
-// container returns the problem of a container. The first restart is no problem yet.
+// container returns the problem of a container. The first restart is not a problem yet.
 func container(p *corev1.Pod, c *corev1.ContainerStatus) (f Finding) {
 	f.Container = c.Name
 	if t := c.LastTerminationState.Terminated; t != nil {
@@ -156,7 +157,7 @@ func IsStarting(reason string) bool {
 	return reason == "" || reason == "ContainerCreating" || reason == "PodInitializing"
 }
 
-// restarts tells whether a failed container is restarted; an init container with restartPolicy
+// restarts tells whether a failed container is restarted. An init container with restartPolicy
 // Always is, whatever the pod's policy.
 func restarts(p *corev1.Pod, c *corev1.ContainerStatus) bool {
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
@@ -169,7 +170,8 @@ func restarts(p *corev1.Pod, c *corev1.ContainerStatus) bool {
 	return p.Spec.RestartPolicy != corev1.RestartPolicyNever
 }
 
-// isReplaced tells whether one of the hub's workloads replaces a failed pod or reports why not.
+// isReplaced tells whether a failed pod belongs to one of the hub's workloads, which replaces the
+// pod or reports why not.
 func isReplaced(p *corev1.Pod) bool {
 	ref := metav1.GetControllerOfNoCopy(p)
 	return ref != nil && IsWork(state.KindNamed(ref.Kind))
@@ -182,7 +184,7 @@ func ShouldRun(p *corev1.Pod) bool {
 		(p.Status.Phase != corev1.PodFailed || !isReplaced(p))
 }
 
-// since returns since when a pod has its problem, as far as it says.
+// since returns when a pod's problem began, as far as the pod shows it.
 func since(p *corev1.Pod) time.Time {
 	since := p.CreationTimestamp.Time
 	t := corev1.PodReady

@@ -11,13 +11,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Stage is how far a workload is.
+// A Stage is the state of a workload's pods.
 type Stage string
 
 // The stages. Stuck is a problem; Incomplete and the two stages that change pods are in progress.
 const (
 	Complete    Stage = "Complete"
-	None        Stage = "None" // it wants no pod
+	None        Stage = "None" // the workload wants no pod
 	Paused      Stage = "Paused"
 	Incomplete  Stage = "Incomplete" // pods are missing
 	RollingOut  Stage = "Rolling out"
@@ -29,9 +29,9 @@ const (
 type Progress struct {
 	Stage
 	Wanted, Ready, Available int32
-	Updated, Target          int32  // pods of the newest version, and their wanted number
+	Updated, Target          int32  // pods of the newest version, and how many are wanted
 	Extra                    int32  // surplus pods
-	Condition, Message       string // of Stuck: the condition and its message
+	Condition, Message       string // if Stuck: the condition and its message
 }
 
 // stuck holds the conditions that mean Stuck, with their status.
@@ -94,14 +94,14 @@ func ProgressOf(o state.Object) (p Progress) {
 		p.Stage = Paused
 	case p.Wanted == 0 && all == 0:
 		p.Stage = None
-	case ordered && p.Available < p.Wanted: // the next version waits for them
+	case ordered && p.Available < p.Wanted: // the next version waits for older pods
 		p.Stage = Incomplete
 	case unseen || p.Updated < p.Target:
 		p.Stage = RollingOut
 	case p.Available < p.Wanted:
 		p.Stage = Incomplete
 	case p.Extra > 0 && rolls:
-		p.Stage = RollingOut // old pods are still leaving
+		p.Stage = RollingOut // old pods are still stopping
 	case p.Extra > 0:
 		p.Stage = ScalingDown
 	default:

@@ -10,9 +10,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// The causes that are not conditions of a node. A cause from a condition has the condition's name
-// or the name in the table. A cause is also the reason in the API and an entry in the manual's page
-// of incidents.
+// The causes that are not conditions of a node. A condition's cause has the name of the condition,
+// or the name in the table. Each cause is also a reason in the API and an entry in the manual's
+// page of incidents.
 const (
 	FleetDark       fleet.IncidentCause = "FleetDark"
 	FleetMostlyDark fleet.IncidentCause = "FleetMostlyDark"
@@ -41,8 +41,8 @@ const (
 	FirmwareRolloutStopped fleet.IncidentCause = "FirmwareRolloutStopped"
 )
 
-// A Family is a set of causes of which one incident can become another: NodeDark of the first node
-// becomes SiteDark with the last.
+// A Family is a set of causes that replace each other in one incident: NodeDark becomes SiteDark
+// when the last node of a site fails.
 type Family string
 
 // The families. A condition of a node is its own family.
@@ -62,33 +62,35 @@ const (
 	familyGone  Family = "gone"
 )
 
-// A Rule holds everything about a cause.
+// A Rule has all facts about a cause.
 type Rule struct {
 	Severity fleet.IncidentSeverity
 	Family   Family
-	Rank     int           // of a family the lowest rank is shown
-	Settle   time.Duration // how long the cause must be gone before the incident closes
-	// Alone is shown at the pod and opens no incident, because it is over or the hub ends it soon.
+	Rank     int           // the lowest rank of a family is shown
+	Settle   time.Duration // how long the cause must be absent before the incident closes
+	// Alone is shown at the pod and opens no incident, because the problem is over or the hub
+	// solves it soon.
 	Alone bool
 
 	Card string               // what has happened; %s is the object
 	Many string               // the same for several objects, if different; %s is such as "13 nodes of 4 sites"
 	Row  func(Finding) string // the same for one pod or node, short
 	Fix  string               // what helps
-	Raw  bool                 // the detail is a technical message and is shown apart from the sentence
-	// Brief is a detail with advice after a colon, which Fix has too: the sentence ends before it.
+	Raw  bool                 // the detail is a technical message, which is not part of the sentence
+	// Brief means that the detail has advice after a colon. Fix has the same advice, so the
+	// sentence ends before it.
 	Brief bool
 
 	Condition corev1.NodeConditionType // the node's condition; "": none
-	follows   corev1.NodeConditionType // if this condition is bad too, there is no finding
+	follows   corev1.NodeConditionType // there is no finding while this condition is bad too
 }
 
 // crashReset is how long a container must run before a crash counts as a new one, as in Kubernetes'
 // back-off.
 const crashReset = 10 * time.Minute
 
-// rules holds the causes. The full disk has a settle time because a hub may store something small
-// in between; an image has one because its nodes may be away for so long.
+// rules holds the causes. The full disk has a settle time because a hub may still store something
+// small. An image has one because its nodes may be away for that long.
 var rules = map[fleet.IncidentCause]*Rule{
 	FleetDark: {
 		Severity: fleet.SeverityCritical, Family: FamilyFleet,

@@ -13,8 +13,8 @@ func (f Finding) Row() string {
 	return ""
 }
 
-// Detail returns the message of the device or the hub, without what the cause and object already
-// say.
+// Detail returns the message of the device or the hub, without the parts that repeat the cause and
+// the object.
 func (f Finding) Detail() string {
 	switch f.Cause {
 	case CrashLoop, ContainerExited:
@@ -25,7 +25,7 @@ func (f Finding) Detail() string {
 		return f.Reason + ": " + f.Message
 	case ImageNotPulled:
 		if f.Reason == "ImagePullBackOff" {
-			return "" // it only repeats the cause
+			return "" // the message only repeats the cause
 		}
 		return WithReason(f.Reason, f.Message)
 	case DoesNotStop:

@@ -20,7 +20,7 @@ func IsWork(k state.Kind) bool {
 	return k.Row() != nil && k.Row().Template != nil && k != state.PodTemplates
 }
 
-// IsKnown tells whether users know a workload. A ReplicaSet of a Deployment is not one: its
+// IsKnown tells whether users know a workload. They do not know a Deployment's ReplicaSet: the
 // Deployment reports for it.
 func IsKnown(o state.Object) bool {
 	return IsWork(state.KindOf(o)) && metav1.GetControllerOfNoCopy(o) == nil
@@ -30,7 +30,7 @@ func IsKnown(o state.Object) bool {
 type Work struct {
 	Finding
 	Short bool
-	Ended bool // a Job that a newer one of its CronJob has followed
+	Ended bool // a Job of a CronJob that has a newer Job
 }
 
 // WorkOf returns the problem of a workload or of a rollout of a boot configuration.
@@ -58,7 +58,7 @@ func WorkOf(o state.Object) (w Work) {
 		}
 	}
 	rs, ok := o.(*appsv1.ReplicaSet)
-	if made := ok && metav1.GetControllerOfNoCopy(rs) != nil; !made && !w.Ended { // otherwise its Deployment reports it
+	if made := ok && metav1.GetControllerOfNoCopy(rs) != nil; !made && !w.Ended { // its Deployment reports it
 		for _, c := range Conditions(o) {
 			if mayNotMake(c) {
 				w.Cause, w.Message, w.Since = CannotMakePods, c.Message, c.Since.UTC()
@@ -79,8 +79,8 @@ func mayNotMake(c Condition) bool {
 		c.Reason == "ReplicaSetCreateError"
 }
 
-// Workload returns the problems of a workload itself. A CronJob has those of its Jobs: one cannot
-// create pods, or the newest finished one has failed.
+// Workload returns the problems of a workload itself. A CronJob has the problems of its Jobs: a Job
+// cannot create pods, or the newest finished Job has failed.
 func Workload(s state.Snapshot, o state.Object) (all []Finding) {
 	add := func(f Finding) {
 		if f.Cause != "" {

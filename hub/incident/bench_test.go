@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// big is a fleet of 50 nodes per site and ten pods per node; the dark nodes are all on the last
-// site.
+// big returns a fleet of 50 nodes per site and ten pods per node. The dark nodes are all on the
+// last site.
 func big(nodes, dark int) state.Snapshot {
 	var changes []state.Change
 	put := func(o state.Object) { changes = append(changes, state.Put(o, "")) }
@@ -33,7 +33,7 @@ func big(nodes, dark int) state.Snapshot {
 		n.Status.Conditions[0].Status = status
 		n.Status.Conditions[0].LastTransitionTime = metav1.NewTime(noon.Add(time.Duration(i) * time.Millisecond))
 		if i < dark/2 {
-			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &metav1.Time{Time: noon.Add(time.Duration(i-dark) * 10 * time.Second)}}} // at the rate of the site
+			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &metav1.Time{Time: noon.Add(time.Duration(i-dark) * 10 * time.Second)}}} // one after the other at the eviction rate of the site
 		}
 		put(n)
 		put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, Boot: "b"})
@@ -45,7 +45,7 @@ func big(nodes, dark int) state.Snapshot {
 	return s
 }
 
-// BenchmarkPass counts a dark site when one more of its nodes falls silent.
+// BenchmarkPass counts a dark site when one more of its nodes becomes silent.
 func BenchmarkPass(b *testing.B) {
 	for _, size := range []struct{ nodes, dark int }{{500, 300}, {5000, 3000}} {
 		b.Run(fmt.Sprintf("nodes=%d/dark=%d", size.nodes, size.dark), func(b *testing.B) {
@@ -70,7 +70,7 @@ func BenchmarkPass(b *testing.B) {
 	})
 }
 
-// cpu is this process's processor time, which other programs on the machine do not change.
+// cpu is the processor time of this process. Other programs on the machine do not change it.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -16,29 +16,32 @@ import (
 const (
 	// MostCards is the largest number of cards for the whole fleet.
 	MostCards = 7
-	// Alone is how many incidents of one cause have a card each; more share one card.
+	// Alone is how many incidents of one cause get a card each. If there are more, all share one
+	// card.
 	Alone = 3
 )
 
-// A Card is one open incident, or several of one cause, with their consequences. The page and
-// notifications show cards; the API shows incidents.
+// A Card is one open incident, or several with the same cause, with their consequences. The page
+// and notifications show cards; the API shows incidents.
 type Card struct {
-	// Key identifies the card while it is open: the incident's name, or the cause if it has
-	// several. The last of too many cards has the key RestKey and no cause.
+	// Key identifies the card while it is open. It is the incident's name, or the cause if the card
+	// has several incidents. If there are too many cards, the last one has the key RestKey and no
+	// cause.
 	Key       string
 	Cause     fleet.IncidentCause
 	Severity  fleet.IncidentSeverity // the highest of its incidents
 	Title     string
 	Incidents []*fleet.Incident   // worst first; at least one
 	Sites     []string            // by name; empty if a site is not known
-	Count     fleet.IncidentCount // the sum
-	Since     time.Time           // of the oldest
-	NextMove  time.Time           // when the first pods leave; zero: no pod has to
-	Evicted   int32               // pods told to leave so far
-	Follows   []Card              // consequences, one card for each cause
+	Count     fleet.IncidentCount // the sum of its incidents
+	Since     time.Time           // of the oldest incident
+	NextMove  time.Time           // when the first pods are evicted; zero: no pod will be
+	Evicted   int32               // pods evicted so far
+	Follows   []Card              // the consequences, a card for each cause
 }
 
-// Provisional tells whether the card may still become another one: nobody is notified yet.
+// Provisional tells whether the card may still be joined with another one. Until then nobody is
+// notified of it.
 func (c Card) Provisional(now time.Time) bool {
 	return !slices.ContainsFunc(c.Incidents, func(i *fleet.Incident) bool {
 		return i.NotifyAfter == nil || !i.NotifyAfter.After(now)
@@ -48,9 +51,10 @@ func (c Card) Provisional(now time.Time) bool {
 // RestKey is the key of the last of too many cards.
 const RestKey = "rest"
 
-// Cards folds the open incidents: consequences under their cause, and more than Alone incidents of
-// one cause into one card. If there are still more than MostCards, the least important causes are
-// folded too, and the last card has what is left. The worst card is the first.
+// Cards folds the open incidents into cards. Consequences are under their cause, and more than
+// Alone incidents of one cause share a card. If there are still more than MostCards, the incidents
+// of the least important causes share cards too, and the last card has all that remain. The worst
+// card is the first.
 func Cards(all iter.Seq[*fleet.Incident]) []Card {
 	open := map[string]*fleet.Incident{}
 	for i := range all {
@@ -59,7 +63,7 @@ func Cards(all iter.Seq[*fleet.Incident]) []Card {
 		}
 	}
 	roots := map[fleet.IncidentCause][]*fleet.Incident{}
-	follows := map[string][]*fleet.Incident{} // by the incident that they follow from in the end
+	follows := map[string][]*fleet.Incident{} // by name of the incident at the top of the chain
 	for _, i := range open {
 		if top := topOf(i, open); top != i {
 			follows[top.Name] = append(follows[top.Name], i)
@@ -86,8 +90,8 @@ func Cards(all iter.Seq[*fleet.Incident]) []Card {
 	return append(cards[:MostCards-1:MostCards-1], restOf(cards[MostCards-1:]))
 }
 
-// topOf returns the incident that an incident follows from in the end; itself if it follows from
-// none.
+// topOf returns the incident at the top of the chain of causes; the incident itself if it follows
+// from none.
 func topOf(i *fleet.Incident, open map[string]*fleet.Incident) *fleet.Incident {
 	for range 8 {
 		next := open[i.PartOf]
@@ -99,7 +103,7 @@ func topOf(i *fleet.Incident, open map[string]*fleet.Incident) *fleet.Incident {
 	return i
 }
 
-// fold makes cards of incidents. More than alone incidents of one cause share a card.
+// fold makes cards of incidents. More than alone incidents of the same cause share a card.
 func fold(byCause map[fleet.IncidentCause][]*fleet.Incident, alone int,
 	follows map[string][]*fleet.Incident) (cards []Card) {
 	for _, list := range byCause {
@@ -152,8 +156,8 @@ func restOf(cards []Card) Card {
 	return rest
 }
 
-// sum adds up the card's counts. Several sites may be short of the same workload, so of workloads
-// the largest count is taken.
+// sum adds up the counts of the card's incidents. Several sites may lack pods of the same workload,
+// so it takes the largest count of workloads.
 func (c *Card) sum() {
 	shared := int32(0)
 	for n, i := range c.Incidents {
@@ -183,7 +187,8 @@ func (c *Card) sum() {
 // ofWork tells whether an incident is about a single workload.
 func ofWork(i *fleet.Incident) bool { return diagnose.IsWork(state.KindNamed(i.About.Kind)) }
 
-// Title describes incidents of one cause in one sentence; for one incident it is its message.
+// Title describes incidents of the same cause in one sentence. For one incident it is the
+// incident's message.
 func Title(list []*fleet.Incident) string {
 	first := list[0]
 	if len(list) == 1 {
@@ -220,8 +225,8 @@ func Title(list []*fleet.Incident) string {
 	return strings.Replace(cmp.Or(rule.Many, rule.Card), "%s", name, 1)
 }
 
-// Compare orders open incidents, the worst first: those of the whole fleet, dark sites, the rest;
-// then by severity, by how much they affect, and by age.
+// Compare orders open incidents, the worst first: incidents of the whole fleet, dark sites, then
+// all others; among these by severity, by how much they affect, and by age.
 func Compare(a, b *fleet.Incident) int { return weigh(a).compare(weigh(b)) }
 
 func compareCards(a, b Card) int { return a.weigh().compare(b.weigh()) }
@@ -247,10 +252,11 @@ func (c Card) weigh() weight {
 	return weight{reachOf(c.Incidents[0]), severityRank(c.Severity), affects(c.Count), c.Since, c.Key}
 }
 
-// affects is how much an incident affects, as one number.
+// affects returns how much an incident affects as one number.
 func affects(c fleet.IncidentCount) int32 { return c.Nodes + c.Pods + c.Workloads }
 
-// reachOf is 0 for an incident of the whole fleet, 1 for one of a whole site, 2 for others.
+// reachOf returns 0 for an incident of the whole fleet, 1 for an incident of a whole site, 2 for
+// all others.
 func reachOf(i *fleet.Incident) int {
 	switch {
 	case i.About.Kind == diagnose.KindFleet:
@@ -261,7 +267,7 @@ func reachOf(i *fleet.Incident) int {
 	return 2
 }
 
-// severityRank is 0 for the highest severity.
+// severityRank returns 0 for the highest severity.
 func severityRank(s fleet.IncidentSeverity) int {
 	switch s {
 	case fleet.SeverityCritical:
@@ -272,7 +278,7 @@ func severityRank(s fleet.IncidentSeverity) int {
 	return 2
 }
 
-// String is the card on one line, for tests and logs.
+// String returns the card on one line, for tests and logs.
 func (c Card) String() string {
 	text := fmt.Sprintf("%s: %s", c.Severity, c.Title)
 	for _, f := range c.Follows {

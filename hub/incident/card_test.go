@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// on is an open incident of a site's nodes.
+// on returns an open incident of a site's nodes.
 func on(site string, cause fleet.IncidentCause, nodes int32) *fleet.Incident {
 	return about("Site", site, cause, fleet.IncidentCount{Nodes: nodes})
 }
@@ -56,23 +56,23 @@ func TestIncidentsOfOneCauseAreOneCard(t *testing.T) {
 		want []string
 	}{
 		{"nothing open, no card", nil, nil},
-		{"three of one cause stand alone, the larger first", each(3, disk), []string{"Warning: DiskPressure site-2", "Warning: DiskPressure site-1", "Warning: DiskPressure site-0"}},
-		{"more are one card", each(4, disk), []string{"Warning: Too little disk space on 10 nodes of 4 sites"}},
-		{"of one site too", each(4, func(n int) *fleet.Incident {
+		{"three of one cause have a card each, the largest first", each(3, disk), []string{"Warning: DiskPressure site-2", "Warning: DiskPressure site-1", "Warning: DiskPressure site-0"}},
+		{"more than three share a card", each(4, disk), []string{"Warning: Too little disk space on 10 nodes of 4 sites"}},
+		{"more than three of one site share a card", each(4, func(n int) *fleet.Incident {
 			i := on("oslo", diagnose.NodeDark, 2)
 			i.Name = fmt.Sprint("oslo-", n)
 			return i
 		}), []string{"Critical: 8 nodes of oslo do not answer"}},
 		{"dark sites are counted as sites", each(4, func(n int) *fleet.Incident { return on(fmt.Sprint("site-", n), diagnose.SiteDark, 5) }), []string{"Critical: 4 sites are dark: none of their nodes answers"}},
-		{"workloads with their pods", each(5, work("Deployment", diagnose.CrashLoop, 2)), []string{"Critical: 10 pods of 5 deployments crash again and again"}},
-		{"of several kinds", append(each(2, work("DaemonSet", diagnose.CannotBePlaced, 3)), each(3, work("Deployment", diagnose.CannotBePlaced, 1))...), []string{"Warning: 9 pods of 5 workloads cannot be placed"}},
+		{"crashing workloads are counted with their pods", each(5, work("Deployment", diagnose.CrashLoop, 2)), []string{"Critical: 10 pods of 5 deployments crash again and again"}},
+		{"workloads of several kinds", append(each(2, work("DaemonSet", diagnose.CannotBePlaced, 3)), each(3, work("Deployment", diagnose.CannotBePlaced, 1))...), []string{"Warning: 9 pods of 5 workloads cannot be placed"}},
 		{"images, rollouts", append(each(4, work("Image", diagnose.ImageNotPulled, 3)), each(4, work("FirmwareRollout", diagnose.FirmwareRolloutStopped, 0))...), []string{"Critical: 4 images cannot be pulled", "Warning: 4 rollouts of boot configurations have stopped"}},
-		{"consequences stand under the cause at the top", []*fleet.Incident{all, dark, partOf(on("bergen", diagnose.SiteDark, 4), all), partOf(work("Deployment", diagnose.CannotBePlaced, 3)(0), dark)},
+		{"consequences are under the cause at the top of the chain", []*fleet.Incident{all, dark, partOf(on("bergen", diagnose.SiteDark, 4), all), partOf(work("Deployment", diagnose.CannotBePlaced, 3)(0), dark)},
 			[]string{"Critical: FleetDark  < 2 sites are dark: none of their nodes answers < CannotBePlaced w-0"}},
-		{"a consequence whose cause is over is a cause", []*fleet.Incident{partOf(on("oslo", "Flapping", 1), all)}, []string{"Warning: Flapping oslo"}},
-		{"two that follow from each other are shown", []*fleet.Incident{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, PartOf: "a", State: fleet.IncidentOpen, Message: "loop"}}, []string{": loop"}},
-		{"one that is over has no card", []*fleet.Incident{{State: fleet.IncidentClosed, Message: "x"}}, nil},
-		{"too many cards: the least important causes become one each, until they fit", append(each(3, disk), append(each(3, work("Deployment", diagnose.CrashLoop, 1)), each(3, func(n int) *fleet.Incident { return on(fmt.Sprint("s", n), "PowerTooLow", 1) })...)...), []string{
+		{"a consequence whose cause has ended has a card", []*fleet.Incident{partOf(on("oslo", "Flapping", 1), all)}, []string{"Warning: Flapping oslo"}},
+		{"two incidents that follow from each other have cards", []*fleet.Incident{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, PartOf: "a", State: fleet.IncidentOpen, Message: "loop"}}, []string{": loop"}},
+		{"a closed incident has no card", []*fleet.Incident{{State: fleet.IncidentClosed, Message: "x"}}, nil},
+		{"with too many cards the incidents of the least important causes share cards", append(each(3, disk), append(each(3, work("Deployment", diagnose.CrashLoop, 1)), each(3, func(n int) *fleet.Incident { return on(fmt.Sprint("s", n), "PowerTooLow", 1) })...)...), []string{
 			"Critical: CrashLoop w-0", "Critical: CrashLoop w-1", "Critical: CrashLoop w-2", "Warning: Too little disk space on 6 nodes of 3 sites", "Warning: PowerTooLow s0", "Warning: PowerTooLow s1", "Warning: PowerTooLow s2"}},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestIncidentsOfOneCauseAreOneCard(t *testing.T) {
 	}
 }
 
-// Every open incident is on one of at most seven cards, whatever the order of the input.
+// Every open incident is on one of at most seven cards. The order of the input does not matter.
 func TestAnyFleetHasFewCards(t *testing.T) {
 	var all []*fleet.Incident
 	for n, cause := range diagnose.Causes() {
@@ -110,17 +110,17 @@ func TestAnyFleetHasFewCards(t *testing.T) {
 			}
 		}
 		if shown != len(all) {
-			t.Errorf("of %d incidents %d are on a card", len(all), shown)
+			t.Errorf("%[2]d of %[1]d incidents are on a card", len(all), shown)
 		}
 		slices.Reverse(all)
 		if again := incident.Cards(slices.Values(all)); fmt.Sprint(again) != fmt.Sprint(cards) {
-			t.Errorf("given in another order:\n%v\n%v", again, cards)
+			t.Errorf("another order of the input changes the cards:\n%v\n%v", again, cards)
 		}
 		slices.Reverse(all)
 	}
 	last := incident.Cards(slices.Values(all))[incident.MostCards-1]
 	if last.Key != incident.RestKey || !strings.Contains(last.Title, "other incidents of") {
-		t.Errorf("what is left: %s: %s", last.Key, last.Title)
+		t.Errorf("the last card is %s: %s", last.Key, last.Title)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestACardSumsUpItsIncidents(t *testing.T) {
 	if c.Key != "SiteDark" || fmt.Sprint(c.Sites) != "[site-0 site-1 site-2 site-3]" || c.Evicted != 4 || !c.Since.Equal(noon) || !c.NextMove.Equal(noon.Add(2*time.Hour)) {
 		t.Errorf("%+v", c)
 	}
-	if want := (fleet.IncidentCount{Nodes: 40, Pods: 20, Workloads: 3}); c.Count != want { // several sites are short of the same workloads
+	if want := (fleet.IncidentCount{Nodes: 40, Pods: 20, Workloads: 3}); c.Count != want { // the sites lack pods of the same workloads
 		t.Errorf("counts %+v, want %+v", c.Count, want)
 	}
 	if first := incident.Cards(slices.Values(all[3:]))[0]; first.Key != all[3].Name {
@@ -152,15 +152,15 @@ func TestTheWorstIncidentIsFirst(t *testing.T) {
 	older.Since = metav1.NewTime(noon.Add(-time.Hour))
 	ordered := []*fleet.Incident{
 		about("Fleet", "", diagnose.FleetDark, fleet.IncidentCount{}),
-		on("large", diagnose.SiteDark, 50), // a whole site comes before a larger incident without one
+		on("large", diagnose.SiteDark, 50), // a whole site comes before a larger incident of single nodes
 		on("small", diagnose.SiteDark, 1),
 		about("Deployment", "kiosk", diagnose.CrashLoop, fleet.IncidentCount{Pods: 90, Workloads: 1}),
-		on("bergen", diagnose.NodeDark, 3), // equally severe, and smaller
-		older,                              // less severe; as large as the next, and older
+		on("bergen", diagnose.NodeDark, 3), // equally severe as the one before, but smaller
+		older,                              // less severe; as large as the next, but older
 		on("oslo", "DiskPressure", 2),
-		on("stavanger", "DiskPressure", 2), // by name, if all else is equal
+		on("stavanger", "DiskPressure", 2), // equal to the one before, except for the name
 		on("tromso", "DiskPressure", 1),
-		about("Pod", "gated", diagnose.PodGated, fleet.IncidentCount{Pods: 99}), // for information: last
+		about("Pod", "gated", diagnose.PodGated, fleet.IncidentCount{Pods: 99}), // for information, so it is last
 	}
 	for n, a := range ordered {
 		for m, b := range ordered {

@@ -33,13 +33,14 @@ func (p *pass) fleet() (f findings) {
 				p.wakeDark()
 			}
 		}
-		i.Message = said(i)
+		i.Message = sentence(i)
 		f.all = append(f.all, out)
 	}
 	return f
 }
 
-// wakeDark checks dark sites again: their incidents may follow from the fleet's.
+// wakeDark checks the dark sites again, because their incidents may follow from the fleet's
+// incident.
 func (p *pass) wakeDark() {
 	for q := range p.open {
 		if q.Kind == state.Sites && q != theFleet &&
@@ -89,7 +90,7 @@ func (p *pass) outage(i *fleet.Incident) {
 	}
 }
 
-// openOf returns the subject's open incident of a family, nil if there is none.
+// openOf returns the subject's open incident of a family of causes, nil if there is none.
 func (p *pass) openOf(q state.Subject, f diagnose.Family) *fleet.Incident {
 	for _, i := range p.open[q] {
 		if diagnose.RuleOf(i.Cause).Family == f {

@@ -19,7 +19,7 @@ import (
 )
 
 // FuzzIncidents makes random changes and checks invariants: every node that is not ready is in
-// exactly one open incident, every node of an incident is in trouble, and a second pass changes
+// exactly one open incident, every node of an incident is not ready, and a second pass changes
 // nothing.
 func FuzzIncidents(f *testing.F) {
 	for seed := range int64(40) {
@@ -104,7 +104,7 @@ func chance(w *world, r *rand.Rand) {
 	}
 }
 
-// holds returns the violated invariant.
+// holds fails the test if an invariant is violated.
 func (w *world) holds() {
 	w.Helper()
 	dark := map[string]int{}
@@ -121,7 +121,7 @@ func (w *world) holds() {
 			for _, n := range i.Examples {
 				names[n]++
 				if state.ReadyOf(w.s.Node(n)) == corev1.ConditionTrue {
-					w.Fatalf("%s is ready, and part of %s", n, i.Name)
+					w.Fatalf("%s is ready, but part of %s", n, i.Name)
 				}
 			}
 		case fleet.ConditionFlapping:
@@ -139,7 +139,7 @@ func (w *world) holds() {
 		}
 	}
 	if fmt.Sprint(counted) != fmt.Sprint(dark) {
-		w.Fatalf("at %s by site there are %v nodes that are not ready, and in incidents %v", w.now, dark, counted)
+		w.Fatalf("at %s there are by site %v nodes that are not ready, but %v in incidents", w.now, dark, counted)
 	}
 	for n, times := range names {
 		if times != 1 {
@@ -148,11 +148,11 @@ func (w *world) holds() {
 	}
 	settler := control.NewSettler(nil, decider)
 	if _, more, _ := settler.Settle(w.s, nil, w.now); len(more) > 0 {
-		w.Fatalf("asked about everything it still wants %s: %+v, was %+v", more[0].Key, more[0].New, more[0].Old)
+		w.Fatalf("a full recomputation changes %s to %+v, was %+v", more[0].Key, more[0].New, more[0].Old)
 	}
-	// Equal fleets get equal names, also after names were forgotten.
+	// Equal fleets get equal names, also after the names were forgotten.
 	if again := decider.Decide(w.s, decider.Subjects(w.s), w.now); len(again.Changes) > 0 {
-		w.Fatalf("the same fleet has other incidents: %v", again.Changes[0].Object)
+		w.Fatalf("an equal fleet gets other incidents: %v", again.Changes[0].Object)
 	}
 }
 

@@ -1,11 +1,11 @@
 // Package incident decides which incidents the fleet has: few causes, each with its consequences. A
-// dark site is one incident whatever its size; its nodes, pods and workloads are counts.
+// dark site is one incident, however large it is; its nodes, pods and workloads are counts.
 //
-// What is wrong is a pure function of the snapshot. When it began and what it cost is stored in
-// Incident objects, which the decider opens, counts, closes, and removes after a day. Counts are
-// written once a second at most. It changes nothing else and notifies nobody: package notify does.
-//
-// Like every decider it is called for changed subjects: a site, a workload, an image, or the fleet.
+// The present causes are a pure function of the snapshot. Incident objects store when a cause began
+// and what it cost. The decider opens, counts, closes, and after a day removes them. It writes
+// counts at most once a second. It changes no other objects and notifies nobody: package notify
+// does. Like every decider it is called for changed subjects: a site, a workload, an image, or the
+// fleet.
 package incident
 
 import (
@@ -21,18 +21,19 @@ import (
 )
 
 const (
-	// Kept is how long a closed incident is kept.
+	// Kept is how long a closed incident is stored.
 	Kept = 24 * time.Hour
-	// MostClosed is how many closed incidents are kept; the oldest are removed first. MostUntold is
-	// the limit for those whose end still has to be notified.
+	// MostClosed limits the stored closed incidents; the oldest are removed first. MostUntold is
+	// the limit for incidents whose end still has to be notified.
 	MostClosed, MostUntold = 500, 5000
-	// rest is the least time between two counts of a subject's incidents.
+	// rest is the shortest time between two counts of a subject's incidents.
 	rest = time.Second
-	// Nodes that fail within gap of the node before, and within span of the first, are one
+	// Nodes that fail within gap of the node before, and within span of the first node, are one
 	// incident.
 	gap, span = 5 * time.Minute, 30 * time.Minute
-	// settles is how long an incident is open before anyone is notified: a site goes dark node by
-	// node, and much is over in a moment. returns is the same for an incident whose cause is over.
+	// settles is how long an incident is open before anyone is notified, because a site becomes
+	// dark node by node, and many incidents end within a moment. returns is the same for an
+	// incident whose cause has ended.
 	settles, returns = 30 * time.Second, time.Minute
 	// examples is how many nodes or pods an incident names.
 	examples = 10
@@ -40,24 +41,24 @@ const (
 
 // A Decider opens, counts and closes incidents.
 type Decider struct {
-	// LeaveBy returns when a pod must leave its node because of the node's taints: package
-	// eviction's rule. nil: incidents have no deadlines.
+	// LeaveBy returns when a pod must leave its node because of the node's taints, by the rule of
+	// package eviction. Nil: incidents have no deadlines.
 	LeaveBy func(*corev1.Node, *corev1.Pod) (at time.Time, must bool)
 }
 
 // Parts of subjects.
 const (
-	partEvicted = "Evicted" // of a node: one of its pods has been told to leave
-	// of a node: its readiness or labels changed, or it came or went, so that faults of its pods
-	// count or do not
+	partEvicted = "Evicted" // of a node: one of its pods is being evicted
+	// of a node: it was created or deleted, or its readiness or labels have changed, so faults of
+	// its pods may count or not
 	partReady = "Ready"
-	partLeft  = "Left"   // of a workload: it is gone, and its pods have no other owner
-	partShort = "Short"  // of a workload: it became short of pods, or no longer is
+	partLeft  = "Left"   // of a workload: it was removed, and its pods have no other owner
+	partShort = "Short"  // of a workload: it lacks pods now, or no longer does
 	partImage = "Image " // prefix of an image that pods cannot pull
-	partTurn  = "Turn"   // of a large workload: its pods may be visited again
+	partTurn  = "Turn"   // of a large workload: its pods may be counted again
 )
 
-// Subjects returns everything that may be in trouble, and all incidents.
+// Subjects returns all possible subjects of incidents, and the subjects of all incidents.
 func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 	all = append(all, theFleet)
 	for site := range s.Counts() {
@@ -101,7 +102,7 @@ func subjectOf(i *fleet.Incident) state.Subject {
 	}
 }
 
-// Decide brings the incidents of the subjects up to date.
+// Decide updates the incidents of the subjects.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	p := &pass{Decider: d, s: s, now: now, plan: &plan, open: map[state.Subject][]*fleet.Incident{},
 		evicted: map[string]int32{}, named: map[string]bool{}, turns: map[state.Subject]bool{},
@@ -124,25 +125,25 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	return plan
 }
 
-// A pass decides about some subjects.
+// A pass is one call of Decide.
 type pass struct {
 	Decider
 	s         state.Snapshot
 	now       time.Time
 	plan      *state.Plan
-	open      map[state.Subject][]*fleet.Incident // including the decisions of this pass
-	placeless []state.Subject                     // workloads whose pods found no node before
+	open      map[state.Subject][]*fleet.Incident // with the decisions of this pass
+	placeless []state.Subject                     // workloads with an open incident of pods without a node
 	closed    []*fleet.Incident
-	gone      []*fleet.Incident       // expired
-	evicted   map[string]int32        // pods told to leave since the last pass, by node
-	named     map[string]bool         // names given in this pass
-	turns     map[state.Subject]bool  // large workloads that are due
+	gone      []*fleet.Incident       // incidents that have expired
+	evicted   map[string]int32        // number of pods evicted since the last pass, by node
+	named     map[string]bool         // names that this pass has given
+	turns     map[state.Subject]bool  // large workloads whose count is due
 	makers    map[types.UID]state.Key // workloads, by the UID of their pods' controller
-	away      map[string][]string     // incidents that hold all nodes which a pod's selector and affinity allow
+	away      map[string][]string     // see awayOf; by selector and affinity
 }
 
-// gather returns the subjects in order: the fleet, sites, then what may follow from their
-// incidents.
+// gather returns the subjects in order: the fleet, sites, then subjects whose incidents may follow
+// from theirs.
 func (p *pass) gather(subjects []state.Subject) []state.Subject {
 	var rank [4][]state.Subject
 	seen := map[state.Subject]bool{}
@@ -156,11 +157,11 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 		if q := state.About(p.workloadOf(key)); q.Kind != "" {
 			add(2, q)
 		}
-		if q := state.About(key); len(p.open[q]) > 0 { // it had no owner until it was adopted
+		if q := state.About(key); len(p.open[q]) > 0 { // the object had no owner until it was adopted
 			add(2, q)
 		}
 	}
-	counts := func(pod *corev1.Pod) bool { // whether the pod counts as missing from its workload
+	counts := func(pod *corev1.Pod) bool { // whether the pod counts as missing
 		if n := p.s.Node(pod.Spec.NodeName); n != nil && !diagnose.Ready(n) {
 			add(1, aboutSite(state.SiteOf(n)))
 		} else if f := diagnose.PodItself(pod); f.Image != "" {
@@ -178,7 +179,7 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 			n := p.s.Node(q.Name)
 			if q.Part == partReady {
 				for _, o := range p.placeless {
-					add(2, o) // workloads that could run there
+					add(2, o) // the workload could run on that node
 				}
 				for pod := range p.s.PodsOn(q.Name) {
 					if f := diagnose.PodItself(pod); f.Image != "" {
@@ -193,7 +194,7 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 			if q.Part == partEvicted && n != nil {
 				p.evicted[q.Name]++
 			}
-		case q.Kind == state.Namespaces: // the namespace goes, and its trouble with it
+		case q.Kind == state.Namespaces: // incidents of the namespace's objects end with it
 			for o := range p.open {
 				if o.Namespace == q.Name {
 					add(2, o)
@@ -223,7 +224,7 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 	return slices.Concat(rank[0], rank[1], rank[2], rank[3])
 }
 
-// decide brings the incidents of one subject up to date.
+// decide updates the incidents of one subject.
 func (p *pass) decide(q state.Subject) {
 	if q.Kind == state.Incidents {
 		p.expire(q)
@@ -247,7 +248,7 @@ func (p *pass) decide(q state.Subject) {
 		f = p.site(q.Name)
 	case q.Kind == state.Pods && q.Name == "":
 		f = p.image(q.Part[len(partImage):])
-	case large(p.s, p.s.Get(q.Key)) && !p.turns[q]: // whatever happens to its pods
+	case large(p.s, p.s.Get(q.Key)) && !p.turns[q]: // pods change too often to count at each change
 		p.plan.WakeFor(state.Subject{Key: q.Key, Part: partTurn}, p.now.Truncate(rest).Add(rest))
 		return
 	default:
@@ -256,8 +257,8 @@ func (p *pass) decide(q state.Subject) {
 	p.settle(q, f)
 }
 
-// mustCount tells whether a site has lost pods since the last count. They are counted in this pass,
-// because later passes do not see them.
+// mustCount tells whether a site has lost pods since the last count. Later passes do not see these
+// pods, so this pass counts them.
 func (p *pass) mustCount(q state.Subject) bool {
 	if q.Kind != state.Sites || q.Name == "" {
 		return false
@@ -270,7 +271,7 @@ func (p *pass) mustCount(q state.Subject) bool {
 	return false
 }
 
-// awaited tells whether the end of a notified incident still has to be notified.
+// awaited tells whether somebody was notified of an incident, but not yet of its end.
 func awaited(i *fleet.Incident) bool {
 	return slices.ContainsFunc(i.Told, func(t fleet.IncidentTold) bool { return t.Closed == nil || len(t.Missed) > 0 })
 }

@@ -28,26 +28,26 @@ func TestADarkSiteIsOneIncident(t *testing.T) {
 		w.put(pod("kiosk-"+n, n, owned("kiosk-1")))
 	}
 	w.put(pod("wall-x", "oslo-0", owned("wall-1")))
-	w.shows("all is well")
+	w.shows("without a failure there is no incident")
 
 	w.ready("bergen-0", corev1.ConditionUnknown)
-	w.shows("the first node to fall silent is one", "NodeDark bergen 1 1 0")
+	w.shows("the first silent node is an incident", "NodeDark bergen 1 1 0")
 	name, since := w.open()[0].Name, w.open()[0].Since
 	w.wait(2 * time.Second)
 	w.ready("bergen-1", corev1.ConditionUnknown)
 	w.ready("bergen-2", corev1.ConditionUnknown)
 	w.put(deployment("kiosk", 3, 0))
 	w.wait(2 * time.Second)
-	w.shows("with the last it is the site, and its nodes and pods are in it", "SiteDark bergen 3 3 1")
+	w.shows("with its last node the site is dark", "SiteDark bergen 3 3 1")
 	i := w.open()[0]
 	if i.Name != name || !i.Since.Equal(&since) {
-		t.Errorf("it is another incident now: %s since %s, was %s since %s", i.Name, i.Since, name, since)
+		t.Errorf("the incident has changed to %s since %s, was %s since %s", i.Name, i.Since, name, since)
 	}
 	if i.NextMove == nil || i.NextMove.Sub(w.now) < 4*time.Minute || i.NextMove.Sub(w.now) > 6*time.Minute {
-		t.Errorf("the first pods are to leave at %v, now is %v", i.NextMove, w.now)
+		t.Errorf("the first pods leave at %v, now is %v", i.NextMove, w.now)
 	}
 	if len(i.Actions) != 2 || i.Actions[0] != fleet.ActionHold {
-		t.Errorf("what would help: %v", i.Actions)
+		t.Errorf("the actions are %v", i.Actions)
 	}
 	for _, c := range []struct {
 		policy fleet.DisruptionPolicy
@@ -58,41 +58,41 @@ func TestADarkSiteIsOneIncident(t *testing.T) {
 		w.put(site)
 		w.wait(2 * time.Second)
 		if i = w.open()[0]; len(i.Actions) != 2 || i.Actions[0] != c.first {
-			t.Errorf("with the policy %s would help: %v", c.policy, i.Actions)
+			t.Errorf("with the policy %s the actions are %v", c.policy, i.Actions)
 		}
 	}
 
 	w.wait(10 * time.Minute)
 	if i = w.open()[0]; i.Evicted != 3 || i.Count.Pods != 0 {
-		t.Errorf("%d pods were told to leave, %d are still to: want 3 and 0", i.Evicted, i.Count.Pods)
+		t.Errorf("%d pods are evicted and %d remain, want 3 and 0", i.Evicted, i.Count.Pods)
 	}
 	for _, n := range []string{"bergen-0", "bergen-1", "bergen-2"} {
 		w.ready(n, corev1.ConditionTrue)
 		w.wait(2 * time.Second)
 	}
-	w.shows("it is over when they are back, before they have stopped what left")
+	w.shows("the incident ends when the nodes are ready")
 	for _, n := range []string{"bergen-0", "bergen-1", "bergen-2"} {
 		w.remove(w.s.Pod("default", "kiosk-"+n))
 	}
 	i = w.s.Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident)
 	if i.Cause != diagnose.SiteDark || i.Message != "bergen is dark: no node of the site answers" {
-		t.Errorf("it is remembered as %s: %s", i.Cause, i.Message)
+		t.Errorf("the closed incident is %s: %s", i.Cause, i.Message)
 	}
 	if i.Closed == nil || i.Evicted != 3 || i.Most != (fleet.IncidentCount{Nodes: 3, Pods: 3, Workloads: 1}) || i.ShortSeconds < 600 {
-		t.Errorf("what it has cost: %+v", i)
+		t.Errorf("the closed incident has the cost %+v", i)
 	}
 	w.wait(23 * time.Hour)
 	if w.s.Len(state.Incidents) != 1 {
-		t.Error("it did not stay a day")
+		t.Error("the closed incident is removed before a day")
 	}
 	w.wait(time.Hour)
 	if w.s.Len(state.Incidents) != 0 {
-		t.Error("it stays longer than a day")
+		t.Error("the closed incident is stored longer than a day")
 	}
 }
 
-// A device's message may end in advice, which the card has already.
-func TestASentenceEndsBeforeADevicesAdvice(t *testing.T) {
+// A device's message may end with advice, which the card gives already.
+func TestAMessageEndsBeforeADevicesAdvice(t *testing.T) {
 	for _, c := range []struct {
 		condition corev1.NodeConditionType
 		status    corev1.ConditionStatus
@@ -117,26 +117,27 @@ func TestASentenceEndsBeforeADevicesAdvice(t *testing.T) {
 	}
 }
 
-func TestNodesThatFailAtOtherTimesAreOtherIncidents(t *testing.T) {
+func TestNodesThatFailAtDifferentTimesAreDifferentIncidents(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 5)
 	w.ready("oslo-0", corev1.ConditionUnknown)
 	w.wait(2 * time.Minute)
 	w.ready("oslo-1", corev1.ConditionUnknown)
 	w.wait(2 * time.Second)
-	w.shows("two at once are one", "NodeDark oslo 2 0 0")
+	w.shows("two nodes that fail together are one incident", "NodeDark oslo 2 0 0")
 	w.wait(time.Hour)
 	w.ready("oslo-2", corev1.ConditionFalse)
 	w.wait(2 * time.Second)
-	if w.shows("one that fails later is another", "NodeDark oslo 2 0 0", "NodeNotReady oslo 1 0 0"); len(w.open()) != 2 {
+	if w.shows("a node that fails later is another incident", "NodeDark oslo 2 0 0", "NodeNotReady oslo 1 0 0"); len(w.open()) != 2 {
 		t.FailNow()
 	}
 	w.ready("oslo-0", corev1.ConditionTrue)
 	w.wait(2 * time.Second)
-	w.shows("and each goes on without those that are back", "NodeDark oslo 1 0 0", "NodeNotReady oslo 1 0 0")
+	w.shows("each incident continues without ready nodes", "NodeDark oslo 1 0 0", "NodeNotReady oslo 1 0 0")
 }
 
-// A site stays dark when the node that made it so is deleted, or a node that failed long ago joins.
+// A site stays dark when the node that failed last is deleted, or when a node that failed long ago
+// joins.
 func TestASiteIsDarkWhicheverOfItsNodesStays(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
@@ -147,19 +148,19 @@ func TestASiteIsDarkWhicheverOfItsNodesStays(t *testing.T) {
 	w.wait(time.Hour)
 	w.ready("oslo-1", corev1.ConditionUnknown)
 	w.wait(2 * time.Second)
-	w.shows("the last is the site's", "NodeDark bergen 1 0 0", "NodeDark oslo 1 0 0", "SiteDark oslo 1 0 0")
+	w.shows("the last node makes the site dark", "NodeDark bergen 1 0 0", "NodeDark oslo 1 0 0", "SiteDark oslo 1 0 0")
 	moved := w.s.Node("bergen-0").DeepCopy()
 	moved.Labels[corev1.LabelTopologyZone] = "oslo"
 	w.put(moved)
 	w.wait(2 * time.Second)
-	w.shows("also when an older one comes", "NodeDark oslo 1 0 0", "NodeDark oslo 1 0 0", "SiteDark oslo 1 0 0")
+	w.shows("also after a node that failed earlier joins", "NodeDark oslo 1 0 0", "NodeDark oslo 1 0 0", "SiteDark oslo 1 0 0")
 	w.remove(w.s.Node("bergen-0"))
 	w.remove(w.s.Node("oslo-1"))
 	w.wait(2 * time.Second)
-	w.shows("and the one before it is, when that is gone", "SiteDark oslo 1 0 0")
+	w.shows("after the last node's deletion the node before makes the site dark", "SiteDark oslo 1 0 0")
 }
 
-func TestAllSitesAtOnceAreTheHubsOwnLink(t *testing.T) {
+func TestAllSitesAtOnceAreOneIncidentOfTheFleet(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("bergen", 2)
 	w.nodes("oslo", 2)
@@ -167,19 +168,19 @@ func TestAllSitesAtOnceAreTheHubsOwnLink(t *testing.T) {
 		w.ready(n, corev1.ConditionUnknown)
 	}
 	w.wait(3 * time.Second)
-	w.shows("every site is part of it", "SiteDark bergen 2 0 0 part", "FleetDark  4 0 0", "SiteDark oslo 2 0 0 part")
+	w.shows("every site is part of the fleet's incident", "SiteDark bergen 2 0 0 part", "FleetDark  4 0 0", "SiteDark oslo 2 0 0 part")
 	w.ready("oslo-0", corev1.ConditionTrue)
 	w.wait(3 * time.Second)
-	w.shows("most of the fleet is dark still", "SiteDark bergen 2 0 0 part", "FleetMostlyDark  3 0 0", "NodeDark oslo 1 0 0 part")
+	w.shows("most of the fleet is still dark", "SiteDark bergen 2 0 0 part", "FleetMostlyDark  3 0 0", "NodeDark oslo 1 0 0 part")
 	w.ready("oslo-1", corev1.ConditionTrue)
 	w.wait(3 * time.Second)
-	w.shows("what is still dark is its own then", "SiteDark bergen 2 0 0")
+	w.shows("the site that is still dark has its own incident", "SiteDark bergen 2 0 0")
 	if i := w.open()[0]; i.NotifyAfter.Sub(w.now) < 50*time.Second {
-		t.Errorf("now is %s, and people are told at %s: the others may be back in a moment", w.now, i.NotifyAfter)
+		t.Errorf("now is %s, the incident is notified at %s, want later: its nodes may return in a moment", w.now, i.NotifyAfter)
 	}
 }
 
-// When most of the fleet falls silent at once, the fleet has one incident before the sites'
+// When most of the fleet becomes silent at once, the fleet has one incident before the sites'
 // incidents are notified.
 func TestMostOfTheFleetAtOnceIsOneIncident(t *testing.T) {
 	w := newWorld(t)
@@ -196,18 +197,18 @@ func TestMostOfTheFleetAtOnceIsOneIncident(t *testing.T) {
 		w.wait(2 * time.Second)
 	}
 	silent("bergen-0", "bergen-1", "bergen-2", "oslo-0", "oslo-1")
-	w.shows("five of twelve are no outage, and one since long does not count", "NodeDark bergen 3 0 0", "NodeDark oslo 2 0 0", "NodeDark tromso 1 0 0")
+	w.shows("five of twelve nodes are not an outage, and an earlier failure does not count", "NodeDark bergen 3 0 0", "NodeDark oslo 2 0 0", "NodeDark tromso 1 0 0")
 	silent("oslo-2")
-	w.shows("nor is half of them", "NodeDark bergen 3 0 0", "NodeDark oslo 3 0 0", "NodeDark tromso 1 0 0")
+	w.shows("half of the nodes are not an outage", "NodeDark bergen 3 0 0", "NodeDark oslo 3 0 0", "NodeDark tromso 1 0 0")
 	silent("bergen-3")
-	w.shows("more than half on two of three sites are", "SiteDark bergen 4 0 0 part", "FleetMostlyDark  7 0 0", "NodeDark oslo 3 0 0 part", "NodeDark tromso 1 0 0")
+	w.shows("more than half of the nodes on two of three sites are an outage", "SiteDark bergen 4 0 0 part", "FleetMostlyDark  7 0 0", "NodeDark oslo 3 0 0 part", "NodeDark tromso 1 0 0")
 	var all *fleet.Incident
 	for _, i := range w.open() {
 		if i.Cause == diagnose.FleetMostlyDark {
 			all = i
 		}
 		if i.Site != "tromso" && w.now.After(i.NotifyAfter.Time) {
-			t.Errorf("people were told of %s before it was known to be part of the outage", i.Name)
+			t.Errorf("%s is notified before it becomes part of the outage", i.Name)
 		}
 	}
 	if !strings.HasSuffix(all.Message, "at once: 7 of 12 nodes within 5 s") || len(all.Examples) != 2 {
@@ -215,16 +216,16 @@ func TestMostOfTheFleetAtOnceIsOneIncident(t *testing.T) {
 	}
 	card := incident.Cards(slices.Values(w.open()))[0]
 	if card.Key != all.Name || len(card.Follows) != 2 || !card.Provisional(w.now) || card.Provisional(w.now.Add(time.Minute)) {
-		t.Errorf("the first card is %s, %d follow", card, len(card.Follows))
+		t.Errorf("the first card is %s with %d consequences", card, len(card.Follows))
 	}
 	silent("oslo-3", "tromso-0", "tromso-1", "tromso-2")
-	w.shows("with the last one it is the whole fleet, and the same incident", "SiteDark bergen 4 0 0 part", "FleetDark  12 0 0", "SiteDark oslo 4 0 0 part", "SiteDark tromso 3 0 0 part", "NodeDark tromso 1 0 0")
+	w.shows("with the last node the whole fleet is dark", "SiteDark bergen 4 0 0 part", "FleetDark  12 0 0", "SiteDark oslo 4 0 0 part", "SiteDark tromso 3 0 0 part", "NodeDark tromso 1 0 0")
 	if now := w.s.Get(state.KeyOf(all)).(*fleet.Incident); now.Cause != diagnose.FleetDark || !now.Since.Equal(&all.Since) || now.Held == "" {
-		t.Errorf("it is %+v", now)
+		t.Errorf("the fleet's incident is %+v", now)
 	}
 }
 
-// A site that is most of the fleet has an incident of its own.
+// A site with most of the fleet's nodes still has an incident of the site.
 func TestOneLargeSiteIsNotTheFleet(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 9)
@@ -234,11 +235,11 @@ func TestOneLargeSiteIsNotTheFleet(t *testing.T) {
 		w.ready(fmt.Sprint("oslo-", n), corev1.ConditionUnknown)
 	}
 	w.wait(2 * time.Second)
-	w.shows("of eleven nodes nine are one site's", "SiteDark oslo 9 0 0")
+	w.shows("nine of eleven nodes are on one site", "SiteDark oslo 9 0 0")
 }
 
-// A node whose link flapped before its site fell silent belongs to the site's incident.
-func TestALinkThatCameAndWentIsPartOfTheOutage(t *testing.T) {
+// If a node's link flapped before its site became silent, that belongs to the site's incident.
+func TestAFlappingLinkIsPartOfItsSitesOutage(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 3)
 	w.nodes("bergen", 1)
@@ -248,15 +249,15 @@ func TestALinkThatCameAndWentIsPartOfTheOutage(t *testing.T) {
 		w.ready("oslo-0", corev1.ConditionTrue)
 		w.wait(20 * time.Second)
 	}
-	w.shows("the link comes and goes", "Flapping oslo 1 0 0")
+	w.shows("the link flaps", "Flapping oslo 1 0 0")
 	for _, n := range []string{"oslo-0", "oslo-1", "oslo-2"} {
 		w.ready(n, corev1.ConditionUnknown)
 	}
 	w.wait(3 * time.Second)
-	w.shows("and is away with its site", "SiteDark oslo 2 0 0", "Flapping oslo 1 0 0 part")
+	w.shows("the flapping node is silent with its site", "SiteDark oslo 2 0 0", "Flapping oslo 1 0 0 part")
 	w.ready("oslo-0", corev1.ConditionTrue)
 	w.wait(3 * time.Second)
-	w.shows("until it is back", "NodeDark oslo 2 0 0", "Flapping oslo 1 0 0")
+	w.shows("the flapping node is ready again", "NodeDark oslo 2 0 0", "Flapping oslo 1 0 0")
 }
 
 func TestCausesOnNodes(t *testing.T) {
@@ -266,13 +267,13 @@ func TestCausesOnNodes(t *testing.T) {
 		status     corev1.ConditionStatus
 		want       string
 	}{
-		{"pressure is one", []corev1.NodeConditionType{corev1.NodeMemoryPressure}, "True", "MemoryPressure oslo 1 0 0"},
-		{"a full disk follows from its pressure", []corev1.NodeConditionType{corev1.NodeDiskPressure, fleet.ConditionOutOfDisk}, "True", "DiskPressure oslo 1 0 0"},
-		{"a full disk alone is one", []corev1.NodeConditionType{fleet.ConditionOutOfDisk}, "True", "OutOfDisk oslo 1 0 0"},
-		{"too little power is one", []corev1.NodeConditionType{fleet.ConditionPowerOK}, "False", "PowerTooLow oslo 1 0 0"},
-		{"a copy of a device is one", []corev1.NodeConditionType{fleet.ConditionIdentityConflict}, "True", "IdentityConflict oslo 1 0 0"},
-		{"a board that lacks something for good is none", []corev1.NodeConditionType{fleet.ConditionMemoryLimits}, "False", ""},
-		{"what nobody knows is none", []corev1.NodeConditionType{corev1.NodeDiskPressure}, "Unknown", ""},
+		{"memory pressure is an incident", []corev1.NodeConditionType{corev1.NodeMemoryPressure}, "True", "MemoryPressure oslo 1 0 0"},
+		{"a full disk with disk pressure is disk pressure", []corev1.NodeConditionType{corev1.NodeDiskPressure, fleet.ConditionOutOfDisk}, "True", "DiskPressure oslo 1 0 0"},
+		{"a full disk alone is an incident", []corev1.NodeConditionType{fleet.ConditionOutOfDisk}, "True", "OutOfDisk oslo 1 0 0"},
+		{"too little power is an incident", []corev1.NodeConditionType{fleet.ConditionPowerOK}, "False", "PowerTooLow oslo 1 0 0"},
+		{"a copy of a device is an incident", []corev1.NodeConditionType{fleet.ConditionIdentityConflict}, "True", "IdentityConflict oslo 1 0 0"},
+		{"a permanent lack of a board is not an incident", []corev1.NodeConditionType{fleet.ConditionMemoryLimits}, "False", ""},
+		{"an unknown condition is not an incident", []corev1.NodeConditionType{corev1.NodeDiskPressure}, "Unknown", ""},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			w := newWorld(t)
@@ -288,7 +289,7 @@ func TestCausesOnNodes(t *testing.T) {
 			w.shows(c.rule, want...)
 			w.ready("oslo-1", corev1.ConditionUnknown)
 			w.wait(2 * time.Second)
-			w.shows("of a dark node it is not known", "NodeDark oslo 1 0 0")
+			w.shows("the condition of a dark node is not known", "NodeDark oslo 1 0 0")
 		})
 	}
 }
@@ -302,21 +303,21 @@ func TestAFlappingLinkIsOneIncident(t *testing.T) {
 		w.ready("oslo-1", corev1.ConditionTrue)
 		w.wait(20 * time.Second)
 	}
-	w.shows("whether it is there just now", "Flapping oslo 1 0 0")
+	w.shows("flapping while the node is ready", "Flapping oslo 1 0 0")
 	w.ready("oslo-1", corev1.ConditionUnknown)
 	w.wait(20 * time.Second)
-	w.shows("or not", "Flapping oslo 1 0 0")
+	w.shows("flapping while the node is silent", "Flapping oslo 1 0 0")
 }
 
-// The pods of a large workload are visited at most once a second.
-func TestALargeWorkloadIsLookedAtOnceASecond(t *testing.T) {
+// The pods of a large workload are counted at most once a second.
+func TestALargeWorkloadIsCountedOnceASecond(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
 	large := deployment("kiosk", 1200, 1198)
 	large.Status.Replicas = 1200
 	w.put(large, replicaSet("kiosk-1", "kiosk"))
 	w.wait(2 * time.Second)
-	w.shows("all is well")
+	w.shows("without a failure there is no incident")
 	w.now = w.now.Truncate(time.Second).Add(100 * time.Millisecond)
 	crashing := all(owned("kiosk-1"), waiting("CrashLoopBackOff", "back-off 10s"))
 	w.put(pod("kiosk-a", "oslo-0", crashing))
@@ -324,7 +325,7 @@ func TestALargeWorkloadIsLookedAtOnceASecond(t *testing.T) {
 	w.put(pod("kiosk-b", "oslo-1", crashing))
 	w.shows("not yet")
 	w.wait(time.Second)
-	w.shows("both are counted", "CrashLoop kiosk 0 2 1")
+	w.shows("both pods are counted", "CrashLoop kiosk 0 2 1")
 	for _, p := range []string{"kiosk-a", "kiosk-b"} {
 		w.put(pod(p, "oslo-0", owned("kiosk-1")))
 	}
@@ -338,10 +339,10 @@ func TestACrashLoopIsOneIncidentForItsWorkload(t *testing.T) {
 	crashing := all(owned("kiosk-1"), waiting("CrashLoopBackOff", "back-off 10s"))
 	w.put(deployment("kiosk", 2, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", crashing), pod("kiosk-b", "oslo-1", crashing))
 	w.wait(2 * time.Second)
-	w.shows("whatever it has of pods", "CrashLoop kiosk 0 2 1")
+	w.shows("the Deployment has its pods ready", "CrashLoop kiosk 0 2 1")
 	i := w.open()[0]
 	if !strings.Contains(i.Message, "exit code 2") {
-		t.Errorf("it does not say how: %s", i.Message)
+		t.Errorf("the message lacks the exit code: %s", i.Message)
 	}
 	before := w.written
 	for range 20 {
@@ -354,12 +355,12 @@ func TestACrashLoopIsOneIncidentForItsWorkload(t *testing.T) {
 		}
 		w.wait(time.Minute)
 	}
-	w.shows("it goes on between crashes", "CrashLoop kiosk 0 2 1")
+	w.shows("the incident continues between crashes", "CrashLoop kiosk 0 2 1")
 	if again := w.open()[0]; again.Name != i.Name || !again.Since.Equal(&i.Since) {
-		t.Errorf("it began anew: %s, was %s", again.Since, i.Since)
+		t.Errorf("a new incident begins: %s, was %s", again.Since, i.Since)
 	}
 	if n := w.written - before; n > 100 {
-		t.Errorf("20 crashes of two pods wrote %d times", n)
+		t.Errorf("20 crashes of two pods cause %d writes", n)
 	}
 	w.put(deployment("kiosk", 2, 2))
 	for _, p := range []string{"kiosk-a", "kiosk-b"} {
@@ -367,51 +368,51 @@ func TestACrashLoopIsOneIncidentForItsWorkload(t *testing.T) {
 	}
 	w.wait(9 * time.Minute)
 	if len(w.open()) != 1 {
-		t.Error("it was over before its containers had run for ten minutes")
+		t.Error("the incident ends before the containers have run for ten minutes")
 	}
 	w.wait(2 * time.Minute)
-	w.shows("it is over when they have run for ten minutes")
+	w.shows("the incident ends after the containers have run for ten minutes")
 	w.put(pod("kiosk-a", "oslo-0", crashing))
 	w.wait(2 * time.Second)
 	if again := w.open(); len(again) != 1 || again[0].Name == i.Name {
-		t.Errorf("the next one is not another: %v", again)
+		t.Errorf("a later crash must be a new incident: %v", again)
 	}
 	w.remove(w.s.Get(state.Key{Kind: state.Deployments, Namespace: "default", Name: "kiosk"}))
 	w.remove(w.s.Pod("default", "kiosk-a"))
 	w.remove(w.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk-1"}))
 	w.wait(2 * time.Second)
-	w.shows("what is deleted is no trouble")
+	w.shows("a deleted workload has no incident")
 }
 
-// Pods that a deleted workload leaves keep their trouble, as their own.
-func TestTroubleStaysWithOrphans(t *testing.T) {
+// Incidents of the pods that a deleted workload leaves continue as the pods' own incidents.
+func TestOrphanedPodsHaveTheirOwnIncidents(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
 	w.put(deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", "back-off 10s"))))
 	w.wait(2 * time.Second)
-	w.shows("it crashes", "CrashLoop kiosk 0 1 1")
+	w.shows("the pod crashes", "CrashLoop kiosk 0 1 1")
 	set := w.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk-1"}).(*appsv1.ReplicaSet).DeepCopy()
 	set.OwnerReferences = nil
 	w.put(set)
 	w.remove(w.s.Get(state.Key{Kind: state.Deployments, Namespace: "default", Name: "kiosk"}))
 	w.wait(2 * time.Second)
-	w.shows("its ReplicaSet is left", "CrashLoop kiosk-1 0 1 0")
+	w.shows("only the ReplicaSet remains", "CrashLoop kiosk-1 0 1 0")
 	left := w.s.Pod("default", "kiosk-a").DeepCopy()
 	left.OwnerReferences = nil
 	w.put(left)
 	w.remove(set)
 	w.wait(2 * time.Second)
-	w.shows("its pod is left", "CrashLoop kiosk-a 0 1 0")
+	w.shows("only the pod remains", "CrashLoop kiosk-a 0 1 0")
 	w.put(set)
 	left = left.DeepCopy()
 	owned("kiosk-1")(left)
 	w.put(left)
 	w.wait(11 * time.Minute)
-	w.shows("and adopted again", "CrashLoop kiosk-1 0 1 0")
+	w.shows("a ReplicaSet adopts the pod", "CrashLoop kiosk-1 0 1 0")
 }
 
-// A node that moves to another site takes the trouble of its pods along.
-func TestTroubleIsAtTheSiteOfItsNode(t *testing.T) {
+// When a node moves to another site, the incidents of its pods move too.
+func TestAPodsIncidentIsAtItsNodesSite(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
 	w.nodes("bergen", 1)
@@ -421,7 +422,7 @@ func TestTroubleIsAtTheSiteOfItsNode(t *testing.T) {
 	moved.Labels[corev1.LabelTopologyZone] = "bergen"
 	w.put(moved)
 	w.wait(2 * time.Second)
-	w.shows("both are there", "CrashLoop a 0 1 0", "ImageNotPulled shop/kiosk:1 0 1 0")
+	w.shows("a crash and an image", "CrashLoop a 0 1 0", "ImageNotPulled shop/kiosk:1 0 1 0")
 	for _, i := range w.open() {
 		if i.Site != "bergen" {
 			t.Errorf("%s is at %s", i.Name, i.Site)
@@ -429,9 +430,9 @@ func TestTroubleIsAtTheSiteOfItsNode(t *testing.T) {
 	}
 }
 
-// A pod of a deleted node goes by itself, unless a finalizer holds it. Then it has an incident
+// A pod of a deleted node is removed unless a finalizer blocks that. Then it has an incident
 // without a site.
-func TestTroubleOutlivesTheNodeThatIsDeleted(t *testing.T) {
+func TestAPodMayHaveAnIncidentAfterItsNodeIsDeleted(t *testing.T) {
 	held := func(p *corev1.Pod) { p.Finalizers = []string{"example.com/hold"} }
 	leaves := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon} }
 	failed := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
@@ -441,45 +442,46 @@ func TestTroubleOutlivesTheNodeThatIsDeleted(t *testing.T) {
 	w.ready("oslo-0", corev1.ConditionUnknown)
 	w.put(pod("b", "oslo-0", waiting("CrashLoopBackOff", "")), pod("d", "oslo-0", waiting("ErrImagePull", "manifest unknown")))
 	w.wait(3 * time.Minute)
-	w.shows("its node is dark", "PodFailed c 0 1 0", "NodeDark oslo 1 2 0")
+	w.shows("the node is dark", "PodFailed c 0 1 0", "NodeDark oslo 1 2 0")
 	w.remove(w.s.Node("oslo-0"))
 	w.remove(w.s.Node("oslo-1"))
 	w.wait(2 * time.Second)
-	w.shows("and deleted: they go in a moment", "PodFailed c 0 1 0")
+	w.shows("the node is deleted, its pods will be removed", "PodFailed c 0 1 0")
 	a := w.s.Pod("default", "a").DeepCopy()
 	failed(a)
 	w.put(a)
 	w.wait(2 * time.Second)
-	w.shows("one does not", "DoesNotStop a 0 1 0", "PodFailed c 0 1 0")
+	w.shows("one pod is not removed", "DoesNotStop a 0 1 0", "PodFailed c 0 1 0")
 	for _, i := range w.open() {
 		if i.Site != "" {
-			t.Errorf("%s is at %s, where its node was", i.Name, i.Site)
+			t.Errorf("%s is still at %s, the site of the deleted node", i.Name, i.Site)
 		}
 	}
 	w.put(node("oslo-0", "oslo", func(n *corev1.Node) { state.NodeCondition(n, corev1.NodeReady).Status = corev1.ConditionFalse }))
 	w.wait(12 * time.Minute)
 	for _, i := range w.open() {
 		if i.Cause == diagnose.DoesNotStop {
-			t.Errorf("%s is told, and its node is there again and not ready", i.Name)
+			t.Errorf("%s is open, although the node is back and not ready", i.Name)
 		}
 	}
 }
 
-// A pod that a Deployment no longer owns is not the Deployment's trouble.
-func TestAReleasedReplicaSetIsItsOwnTrouble(t *testing.T) {
+// If a Deployment releases a ReplicaSet, the incidents of the ReplicaSet's pods are no longer the
+// Deployment's.
+func TestAReleasedReplicaSetHasItsOwnIncident(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
 	w.put(deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), waiting("CreateContainerError", "no such device"))))
 	w.wait(2 * time.Second)
-	w.shows("it cannot start", "CannotStart kiosk 0 1 1")
+	w.shows("a pod of the Deployment cannot start", "CannotStart kiosk 0 1 1")
 	set := w.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk-1"}).(*appsv1.ReplicaSet).DeepCopy()
 	set.OwnerReferences = nil
 	w.put(set)
 	w.wait(2 * time.Second)
-	w.shows("it has nothing to do with it any more", "CannotStart kiosk-1 0 1 0")
+	w.shows("the released ReplicaSet has the incident", "CannotStart kiosk-1 0 1 0")
 }
 
-// The countdown is for the first pod that leaves, wherever its node is in the queue: pods of
+// The countdown is for the first pod that is evicted, wherever its node is in the queue. Pods of
 // earlier nodes may tolerate everything.
 func TestADarkSiteSaysWhenItsFirstPodLeaves(t *testing.T) {
 	daemon := func(p *corev1.Pod) {
@@ -488,7 +490,7 @@ func TestADarkSiteSaysWhenItsFirstPodLeaves(t *testing.T) {
 		}
 	}
 	const nodes = 5
-	for movable := range nodes + 1 { // in the last case no pod does
+	for movable := range nodes + 1 { // in the last case no pod is evicted
 		w := newWorld(t)
 		w.nodes("bergen", nodes)
 		w.nodes("oslo", 1)
@@ -506,30 +508,30 @@ func TestADarkSiteSaysWhenItsFirstPodLeaves(t *testing.T) {
 		next := w.open()[0].NextMove
 		if movable == nodes {
 			if next != nil {
-				t.Errorf("none has to move, but one does at %s", next)
+				t.Errorf("no pod must leave, but NextMove is %s", next)
 			}
 			continue
 		}
 		if next == nil {
-			t.Errorf("it does not say when the pod of node %d leaves", movable)
+			t.Errorf("NextMove is missing, want the pod of node %d", movable)
 			continue
 		}
-		said := next.Time
-		w.wait(said.Add(-2 * time.Second).Sub(w.now))
+		announced := next.Time
+		w.wait(announced.Add(-2 * time.Second).Sub(w.now))
 		if early := w.open()[0]; early.Evicted != 0 {
-			t.Errorf("the pod of node %d has left before %s", movable, said)
+			t.Errorf("the pod of node %d has left before %s", movable, announced)
 		}
 		w.wait(5 * time.Second)
 		if i := w.open()[0]; i.Evicted != 1 {
-			t.Errorf("the pod of node %d has not left at %s", movable, said)
+			t.Errorf("the pod of node %d has not left at %s", movable, announced)
 		}
 	}
 }
 
-// An image's message is short. The engine's text is the detail, and stays while the kubelet waits
-// to try again.
-func TestAnImageSaysInAFewWordsWhyItIsNotPulled(t *testing.T) {
-	for _, c := range []struct{ reason, said, want string }{
+// The message about an image is short. The engine's text is the detail. It stays while the kubelet
+// waits to retry.
+func TestTheMessageOfAnImageIsShort(t *testing.T) {
+	for _, c := range []struct{ reason, message, want string }{
 		{"ErrImagePull", "pull image shop/kiosk:1: not found: manifest for shop/kiosk:1 not found: manifest unknown: manifest unknown", "is not in the registry"},
 		{"ErrImagePull", "pull image shop/kiosk:1: dial tcp 192.0.2.2:443: connect: connection refused", "cannot be pulled: its registry does not answer"},
 		{"ErrImagePull", "pull image shop/kiosk:1: unauthorized: authentication required", "may not be pulled: its registry requires credentials"},
@@ -541,12 +543,12 @@ func TestAnImageSaysInAFewWordsWhyItIsNotPulled(t *testing.T) {
 	} {
 		w := newWorld(t)
 		w.nodes("oslo", 1)
-		w.put(pod("a", "oslo-0", waiting(c.reason, c.said)))
+		w.put(pod("a", "oslo-0", waiting(c.reason, c.message)))
 		w.wait(2 * time.Second)
 		w.put(pod("a", "oslo-0", waiting("ImagePullBackOff", "Back-off pulling image")))
 		w.wait(2 * time.Second)
-		if i := w.open()[0]; i.Message != "Image shop/kiosk:1 "+c.want || !strings.Contains(i.Detail, c.said) {
-			t.Errorf("%s: %q, detail %q", c.said, i.Message, i.Detail)
+		if i := w.open()[0]; i.Message != "Image shop/kiosk:1 "+c.want || !strings.Contains(i.Detail, c.message) {
+			t.Errorf("%s: %q, detail %q", c.message, i.Message, i.Detail)
 		}
 	}
 }
@@ -562,31 +564,31 @@ func TestCausesOnPods(t *testing.T) {
 	}
 	failed := func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }
 	for _, c := range []struct {
-		rule string
-		pods []*corev1.Pod
-		now  []string // at once
-		then []string // some minutes later
+		rule  string
+		pods  []*corev1.Pod
+		first []string // incidents at once
+		later []string // incidents five minutes later
 	}{
-		{"an image is one for all that want it", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), waiting("ErrImagePull", "manifest unknown"))), pod("b", "oslo-1", waiting("ImagePullBackOff", ""))},
+		{"an image is one incident for all of its pods", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), waiting("ErrImagePull", "manifest unknown"))), pod("b", "oslo-1", waiting("ImagePullBackOff", ""))},
 			[]string{"ImageNotPulled shop/kiosk:1 0 2 1"}, []string{"ImageNotPulled shop/kiosk:1 0 2 1"}},
-		{"what cannot be placed is one for a workload", []*corev1.Pod{pod("a", "", all(owned("kiosk-1"), unplaced)), pod("b", "", all(owned("kiosk-1"), unplaced))},
+		{"unplaced pods are one incident of their workload", []*corev1.Pod{pod("a", "", all(owned("kiosk-1"), unplaced)), pod("b", "", all(owned("kiosk-1"), unplaced))},
 			[]string{"CannotBePlaced kiosk 0 2 1"}, []string{"CannotBePlaced kiosk 0 2 1"}},
-		{"one of nobody's that failed is one", []*corev1.Pod{pod("a", "oslo-0", failed)}, []string{"PodFailed a 0 1 0"}, []string{"PodFailed a 0 1 0"}},
-		{"one that failed and was replaced is none", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), failed))}, nil, nil},
-		{"what gates hold is a note", []*corev1.Pod{pod("a", "", all(owned("kiosk-1"), gated)), pod("b", "", gated)}, []string{"PodGated b 0 1 0", "PodGated kiosk 0 1 1"}, []string{"PodGated b 0 1 0", "PodGated kiosk 0 1 1"}},
-		{"a container that has failed for good is one", []*corev1.Pod{pod("a", "oslo-0", func(p *corev1.Pod) {
+		{"a failed pod without an owner is an incident", []*corev1.Pod{pod("a", "oslo-0", failed)}, []string{"PodFailed a 0 1 0"}, []string{"PodFailed a 0 1 0"}},
+		{"a failed pod that was replaced is not an incident", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), failed))}, nil, nil},
+		{"gated pods are a note", []*corev1.Pod{pod("a", "", all(owned("kiosk-1"), gated)), pod("b", "", gated)}, []string{"PodGated b 0 1 0", "PodGated kiosk 0 1 1"}, []string{"PodGated b 0 1 0", "PodGated kiosk 0 1 1"}},
+		{"a container that failed and is not restarted is an incident", []*corev1.Pod{pod("a", "oslo-0", func(p *corev1.Pod) {
 			p.Spec.RestartPolicy = corev1.RestartPolicyNever
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3}}}}
 		})}, []string{"ContainerExited a 0 1 0"}, []string{"ContainerExited a 0 1 0"}},
-		{"what another scheduler leaves is one after a while", []*corev1.Pod{pod("a", "", func(p *corev1.Pod) {
+		{"a pod that another scheduler does not place is an incident after a while", []*corev1.Pod{pod("a", "", func(p *corev1.Pod) {
 			p.Spec.SchedulerName, p.CreationTimestamp = "mine", metav1.NewTime(noon)
 			p.Status = corev1.PodStatus{Phase: corev1.PodPending}
 		})}, nil, []string{"CannotBePlaced a 0 1 0"}},
-		{"what does not become ready is one after a while", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), notReady, func(p *corev1.Pod) {
+		{"a pod that does not become ready is an incident after a while", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), notReady, func(p *corev1.Pod) {
 			state.PodCondition(p, corev1.PodReady).LastTransitionTime = metav1.NewTime(noon)
 		}))}, nil, []string{"PodNotReady kiosk 0 1 1"}},
-		{"what leaves is one if it does not", []*corev1.Pod{pod("a", "oslo-0", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon.Add(30 * time.Second)} })}, nil, []string{"DoesNotStop a 0 1 0"}},
-		{"the worst of a workload's is told", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), notReady)), pod("b", "oslo-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", "")))},
+		{"a pod that does not stop is an incident", []*corev1.Pod{pod("a", "oslo-0", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon.Add(30 * time.Second)} })}, nil, []string{"DoesNotStop a 0 1 0"}},
+		{"a workload has its worst cause", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), notReady)), pod("b", "oslo-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", "")))},
 			[]string{"CrashLoop kiosk 0 2 1"}, []string{"CrashLoop kiosk 0 2 1"}},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
@@ -597,36 +599,36 @@ func TestCausesOnPods(t *testing.T) {
 				w.put(p)
 			}
 			w.wait(2 * time.Second)
-			w.shows("at once", c.now...)
+			w.shows("at once", c.first...)
 			w.wait(5 * time.Minute)
-			w.shows("later", c.then...)
+			w.shows("later", c.later...)
 		})
 	}
 }
 
-func TestWhatFollowsFromADarkNodeIsPartOfIt(t *testing.T) {
+func TestAConsequenceOfADarkNodeIsPartOfItsIncident(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
 	w.put(deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", ""))))
 	w.wait(2 * time.Second)
-	w.shows("it crashes", "CrashLoop kiosk 0 1 1")
+	w.shows("the pod crashes", "CrashLoop kiosk 0 1 1")
 	w.ready("oslo-0", corev1.ConditionUnknown)
 	w.wait(2 * time.Second)
 	w.put(pod("kiosk-b", "", all(owned("kiosk-1"), unplaced)))
 	w.wait(11 * time.Minute)
-	w.shows("and then its node is dark, and its other pod finds no place", "CannotBePlaced kiosk 0 1 1 part", "NodeDark oslo 1 0 1")
+	w.shows("the node is dark, and the other pod finds no node", "CannotBePlaced kiosk 0 1 1 part", "NodeDark oslo 1 0 1")
 	w.ready("oslo-0", corev1.ConditionTrue)
 	w.wait(2 * time.Second)
 	for _, i := range w.open() {
 		if i.PartOf != "" {
-			t.Errorf("%s is part of %s, which is over", i.Name, i.PartOf)
+			t.Errorf("%s is part of the closed %s", i.Name, i.PartOf)
 		}
 	}
 }
 
-// A workload that found no node before its node's incident begins follows from it, although nothing
-// of the workload changes.
-func TestWhatFoundNoPlaceBeforeTheIncidentBeganIsPartOfIt(t *testing.T) {
+// If a pod of a workload found no node before the incident of the workload's node began, its
+// incident becomes part of that one, although the workload does not change.
+func TestAnEarlierConsequenceBecomesPartOfTheIncident(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
 	w.put(deployment("kiosk", 2, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), notReady)))
@@ -636,14 +638,14 @@ func TestWhatFoundNoPlaceBeforeTheIncidentBeganIsPartOfIt(t *testing.T) {
 	w.wait(2 * time.Second)
 	w.put(pod("kiosk-b", "", all(owned("kiosk-1"), unplaced)))
 	w.wait(2 * time.Second)
-	w.shows("its node restarts", "CannotBePlaced kiosk 0 1 1")
+	w.shows("the node restarts", "CannotBePlaced kiosk 0 1 1")
 	w.wait(2 * time.Minute)
-	w.shows("and does not come back", "CannotBePlaced kiosk 0 1 1 part", "NodeDark oslo 1 1 1")
+	w.shows("the node does not return", "CannotBePlaced kiosk 0 1 1 part", "NodeDark oslo 1 1 1")
 }
 
-// Pods that only nodes of one dark site can run wait for that site. Pods that another site can run,
-// or that name an unknown site, do not.
-func TestWhatIsPinnedToADarkSiteIsPartOfIt(t *testing.T) {
+// Pods that only nodes of one dark site can run are part of that site's incident. Pods that another
+// site can run, or that name an unknown site, are not.
+func TestAPodPinnedToADarkSiteIsPartOfItsIncident(t *testing.T) {
 	affinity := func(site string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
@@ -661,10 +663,10 @@ func TestWhatIsPinnedToADarkSiteIsPartOfIt(t *testing.T) {
 	}{
 		{"by a selector", pinned("oslo"), part},
 		{"by an affinity", affinity("oslo"), part},
-		{"to a site that is there", pinned("bergen"), alone},
+		{"to a site with ready nodes", pinned("bergen"), alone},
 		{"to no site", nil, alone},
 		{"to a site that has no node", pinned("moss"), alone},
-		{"to a site that was never there", pinned("voss"), alone},
+		{"to a site that has never reported", pinned("voss"), alone},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			w := newWorld(t)
@@ -686,16 +688,16 @@ func TestWhatIsPinnedToADarkSiteIsPartOfIt(t *testing.T) {
 				t.Helper()
 				w.shows(when, append(incidents, "NodeNeverReported voss 1 0 0")...)
 			}
-			for _, before := range []bool{false, true} { // nothing of the pod changes when the site goes dark
+			for _, before := range []bool{false, true} { // the pod does not change when the site becomes dark
 				if before {
 					w.put(run)
 					w.wait(2 * time.Second)
-					shows("it waits for something else", alone)
+					shows("no site is dark", alone)
 				}
 				for i, name := range []string{"oslo-0", "oslo-1"} {
 					w.ready(name, corev1.ConditionUnknown)
 					if w.wait(2 * time.Second); i == 0 && before {
-						shows("a node of the site is there still", "NodeDark oslo 1 0 0", alone)
+						shows("a node of the site is still ready", "NodeDark oslo 1 0 0", alone)
 					}
 				}
 				w.put(run)
@@ -703,20 +705,20 @@ func TestWhatIsPinnedToADarkSiteIsPartOfIt(t *testing.T) {
 				shows("the site is dark", "SiteDark oslo 2 0 0", c.want)
 				w.ready("oslo-1", corev1.ConditionTrue)
 				w.wait(2 * time.Second)
-				shows("a node is back", "NodeDark oslo 1 0 0", alone)
+				shows("a node is ready again", "NodeDark oslo 1 0 0", alone)
 				w.ready("oslo-0", corev1.ConditionTrue)
 				w.wait(2 * time.Second)
-				shows("the site is back", alone)
+				shows("all nodes are ready again", alone)
 				w.remove(run)
-				w.wait(3 * time.Hour) // the link has not flapped lately
+				w.wait(3 * time.Hour) // until the link no longer counts as flapping
 			}
 		})
 	}
 }
 
-// Which nodes a pod may run on follows from their labels. When these change, the incident that the
-// pod waits for changes too.
-func TestWhatAPodWaitsForFollowsTheNodes(t *testing.T) {
+// The labels of the nodes decide which incident a pod waits for. When they change, so does the
+// incident.
+func TestTheIncidentOfAnUnplacedPodFollowsNodeLabels(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
 	w.nodes("bergen", 1)
@@ -734,10 +736,10 @@ func TestWhatAPodWaitsForFollowsTheNodes(t *testing.T) {
 		change func()
 		want   string
 	}{
-		{"one that is there would do, but for its room", func() {}, alone},
-		{"that one is for something else", func() { w.put(tier("bergen-0", "back")) }, part},
-		{"and again for this", func() { w.put(tier("bergen-0", "front")) }, alone},
-		{"it is deleted", func() { w.remove(w.s.Node("bergen-0")) }, part},
+		{"a ready node matches, but is full", func() {}, alone},
+		{"the ready node has another label", func() { w.put(tier("bergen-0", "back")) }, part},
+		{"the ready node matches again", func() { w.put(tier("bergen-0", "front")) }, alone},
+		{"the ready node is deleted", func() { w.remove(w.s.Node("bergen-0")) }, part},
 		{"another comes", func() { w.put(node("bergen-1", "bergen", func(n *corev1.Node) { n.Labels["tier"] = "front" })) }, alone},
 	} {
 		c.change()
@@ -746,8 +748,8 @@ func TestWhatAPodWaitsForFollowsTheNodes(t *testing.T) {
 	}
 }
 
-// A pod whose volume is on a device waits for that device only.
-func TestWhatWaitsForItsVolumeFollowsItsDevice(t *testing.T) {
+// A pod whose volume is on a device waits only for that device.
+func TestAPodThatNeedsAVolumeIsPartOfItsDevicesIncident(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
 	w.nodes("bergen", 1)
@@ -769,18 +771,18 @@ func TestWhatWaitsForItsVolumeFollowsItsDevice(t *testing.T) {
 	volume("there", "bergen-0")
 	w.put(pod("a", "", uses("dark")), pod("b", "", uses("there")), pod("c", "", uses("dark", "there")))
 	w.wait(2 * time.Second)
-	w.shows("all are there", "CannotBePlaced a 0 1 0", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0")
+	w.shows("all devices are ready", "CannotBePlaced a 0 1 0", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0")
 	w.ready("oslo-0", corev1.ConditionUnknown)
 	w.wait(2 * time.Second)
-	w.shows("one is dark", "CannotBePlaced a 0 1 0 part", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0", "NodeDark oslo 1 0 0")
+	w.shows("one device is dark", "CannotBePlaced a 0 1 0 part", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0", "NodeDark oslo 1 0 0")
 	w.ready("oslo-0", corev1.ConditionTrue)
 	w.wait(2 * time.Second)
-	w.shows("it is back", "CannotBePlaced a 0 1 0", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0")
+	w.shows("the device is back", "CannotBePlaced a 0 1 0", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0")
 }
 
-// A device that stops its agent for an update says so and is back in seconds. That is not an
-// incident, and its pods' trouble does not follow from it.
-func TestADeviceThatRestartsIsNoIncident(t *testing.T) {
+// A device that stops its agent for an update reports that and is back in seconds. This is not an
+// incident, and its pods' incidents are not part of one.
+func TestARestartOfAnAgentIsNotAnIncident(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 3)
 	w.put(pod("a", "oslo-0", waiting("ErrImagePull", "manifest unknown")))
@@ -792,19 +794,19 @@ func TestADeviceThatRestartsIsNoIncident(t *testing.T) {
 	}
 	stop()
 	w.wait(30 * time.Second)
-	w.shows("while it may be back", "ImageNotPulled shop/kiosk:1 0 1 0")
+	w.shows("while the device may return", "ImageNotPulled shop/kiosk:1 0 1 0")
 	w.ready("oslo-0", corev1.ConditionTrue)
 	w.wait(10 * time.Minute)
-	w.shows("when it is back", "ImageNotPulled shop/kiosk:1 0 1 0")
+	w.shows("after the device has returned", "ImageNotPulled shop/kiosk:1 0 1 0")
 	if n := w.s.Len(state.Incidents); n != 1 {
-		t.Errorf("%d incidents were made of one", n)
+		t.Errorf("the incident was replaced: there are %d", n)
 	}
 	stop()
 	since := w.now
 	w.wait(61 * time.Second)
-	w.shows("when it does not come back", "NodeDark oslo 1 1 0")
+	w.shows("the device does not return", "NodeDark oslo 1 1 0")
 	if i := w.open(); len(i) == 1 && !i[0].Since.Time.Equal(since) {
-		t.Errorf("it is not ready since %s, it stopped at %s", i[0].Since, since)
+		t.Errorf("the incident began at %s, want %s, when the agent stopped", i[0].Since, since)
 	}
 }
 
@@ -814,11 +816,11 @@ func TestAQuietFleetCostsNothing(t *testing.T) {
 	n := w.s.Node("oslo-1").DeepCopy()
 	n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(noon)
 	if got := decider.Touches(state.Applied{Key: state.KeyOf(n), Old: w.s.Node("oslo-1"), New: n}); got != nil {
-		t.Errorf("a heartbeat concerns %v", got)
+		t.Errorf("a heartbeat touches %v", got)
 	}
 	was, is := pod("a", "oslo-1", nil), pod("a", "oslo-1", func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" })
 	if got := decider.Touches(state.Applied{Key: state.KeyOf(was), Old: was, New: is}); got != nil {
-		t.Errorf("a healthy pod concerns %v", got)
+		t.Errorf("a healthy pod touches %v", got)
 	}
 }
 
@@ -831,13 +833,13 @@ func TestClosedIncidentsAreBounded(t *testing.T) {
 	w.nodes("oslo", 3)
 	w.ready("oslo-1", corev1.ConditionUnknown)
 	if got := w.s.Len(state.Incidents); got > incident.MostClosed+1 {
-		t.Errorf("there are %d", got)
+		t.Errorf("%d closed incidents are stored", got)
 	}
 }
 
-// Thousands of incidents that end at once are kept until their end is notified, up to a limit: a
-// target may be unreachable for days.
-func TestAnEndThatSomebodyWaitsForIsNotForgotten(t *testing.T) {
+// Thousands of incidents that end at once are stored until their end is notified, up to a limit,
+// because a target may be unreachable for days.
+func TestIncidentsAreStoredUntilTheirEndIsNotified(t *testing.T) {
 	w := newWorld(t)
 	name := func(i int) string { return fmt.Sprintf("x-%05d", i) }
 	closed := metav1.NewTime(noon)
@@ -854,18 +856,18 @@ func TestAnEndThatSomebodyWaitsForIsNotForgotten(t *testing.T) {
 	put(0, n, waits...)
 	put(n, n+20)
 	if got := w.s.Len(state.Incidents); got != n {
-		t.Errorf("of %d that somebody waits for and 20 others there are %d", n, got)
+		t.Errorf("of %d incidents to notify and 20 others %d are stored", n, got)
 	}
 	put(0, n, knows...)
 	if got := w.s.Len(state.Incidents); got != incident.MostClosed {
-		t.Errorf("once all are told there are %d", got)
+		t.Errorf("after all are notified %d are stored", got)
 	}
 	put(0, incident.MostUntold+20, waits...)
 	if got := w.s.Len(state.Incidents); got != incident.MostUntold {
-		t.Errorf("of %d that somebody waits for there are %d", incident.MostUntold+20, got)
+		t.Errorf("of %d incidents to notify %d are stored", incident.MostUntold+20, got)
 	}
 	w.wait(incident.Kept)
 	if got := w.s.Len(state.Incidents); got != 0 {
-		t.Errorf("a day later there are %d", got)
+		t.Errorf("a day later %d are stored", got)
 	}
 }

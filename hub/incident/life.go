@@ -11,20 +11,19 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// findings are the incidents found for a subject, and when to look again; zero: never.
+// findings are the incidents found for a subject, and when to check it again; zero: never.
 type findings struct {
 	all  []found
 	wake time.Time
-	gone bool // the subject does not exist any more: its incidents close at once
+	gone bool // the subject no longer exists, so its incidents are closed at once
 }
 
-// A found is an incident as the snapshot shows it now; old is the stored one, nil for a new
-// incident.
+// A found is an incident by the present snapshot. old is the stored incident, nil for a new one.
 type found struct {
 	fleet.Incident
 	old     *fleet.Incident
 	evicted int32              // pods evicted since the last pass
-	back    bool               // some of its nodes are ready again
+	back    bool               // some of the incident's nodes are ready again
 	works   map[state.Key]bool // workloads with pods on its nodes
 }
 
@@ -63,10 +62,10 @@ func (p *pass) settle(q state.Subject, f findings) {
 	p.plan.WakeFor(q, wake)
 }
 
-// lead looks again at workloads whose pods find no node, when these begin or cease to follow from
-// an incident. The workloads themselves need not have changed.
+// lead checks again the workloads whose pods find no node, because their incidents may begin or
+// cease to follow from i. The workloads themselves need not have changed.
 func (p *pass) lead(i *fleet.Incident, f *found) {
-	nodes := f.works != nil && i != f.old // its nodes may have changed
+	nodes := f.works != nil && i != f.old // the incident's nodes may have changed
 	for _, q := range p.placeless {
 		for _, o := range p.open[q] {
 			if o.Cause == diagnose.CannotBePlaced &&
@@ -106,7 +105,7 @@ func (p *pass) remember(f *found) *fleet.Incident {
 	if have.PartOf != "" && have.PartOf != i.PartOf {
 		i.Followed = have.PartOf
 	}
-	if have.PartOf != "" && i.PartOf == "" { // nodes return one after the other: it may be over in a moment
+	if have.PartOf != "" && i.PartOf == "" { // nodes return one after the other, so this incident may end in a moment
 		i.NotifyAfter = new(metav1.NewTime(p.now.Add(returns)))
 	}
 	if same(have, i) {
@@ -148,7 +147,7 @@ func (p *pass) short(i *fleet.Incident, is bool) {
 	}
 }
 
-// spend adds the cost since the last count; nothing while the cause is not seen.
+// spend adds the cost since the last count. While the cause is not present there is no cost.
 func (p *pass) spend(i *fleet.Incident) {
 	if d := p.now.Sub(i.Counted.Time).Seconds(); i.QuietSince == nil && d > 0 {
 		i.NodeSeconds += int64(float64(i.Count.Nodes)*d + 0.5)
@@ -156,7 +155,7 @@ func (p *pass) spend(i *fleet.Incident) {
 	}
 }
 
-// close closes an incident and looks again at the incidents that followed from it.
+// close closes an incident and checks the incidents that followed from it again.
 func (p *pass) close(i *fleet.Incident) {
 	i = i.DeepCopy()
 	now := metav1.NewTime(p.now)
@@ -164,12 +163,13 @@ func (p *pass) close(i *fleet.Incident) {
 	p.spend(i)
 	i.State, i.Closed, i.QuietSince, i.NextMove, i.Held, i.Actions = fleet.IncidentClosed, &now, nil, nil, "", nil
 	i.Count = fleet.IncidentCount{}
-	// Its nodes return one after the other, and the last of them is only one silent node.
+	// The nodes of a dark site return one after the other. When all but one are ready, the cause is
+	// only NodeDark.
 	if c := p.s.Count(i.Site); i.Cause == diagnose.NodeDark && c.Ready+c.NotReady > 0 &&
 		int(i.Most.Nodes) >= c.Ready+c.NotReady {
 		i.Cause = diagnose.SiteDark
 	}
-	i.Message = said(i)
+	i.Message = sentence(i)
 	i.Counted = metav1.NewMicroTime(p.now.Truncate(time.Microsecond))
 	p.plan.Do(state.Put(i, "incident "+i.Name+" is over: "+i.Message))
 	p.plan.Wake(state.KeyOf(i), i.Closed.Add(Kept))
@@ -200,7 +200,7 @@ func (p *pass) expire(q state.Subject) {
 	p.gone = append(p.gone, i)
 }
 
-// forget removes the oldest of too many closed incidents.
+// forget removes the oldest closed incidents beyond the limit.
 func (p *pass) forget() {
 	left := len(p.closed) - len(p.gone)
 	if left <= MostClosed {

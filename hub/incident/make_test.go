@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Every kind of workload reports in a condition that it may not make pods. That is one incident.
-func TestWhatMayNotMakeItsPodsIsAnIncident(t *testing.T) {
+// Every kind of workload reports in a condition that it may not create pods. That is an incident.
+func TestAWorkloadThatMayNotCreatePodsIsAnIncident(t *testing.T) {
 	const why = "exceeded quota: shop"
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "kiosk", UID: "kiosk-uid"}
 	since, one := metav1.NewTime(noon.Add(-time.Minute)), int32(1)
@@ -31,7 +31,7 @@ func TestWhatMayNotMakeItsPodsIsAnIncident(t *testing.T) {
 		objs []state.Object
 		want []string
 	}{
-		{"a Deployment's next version", []state.Object{&appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: &one}, Status: appsv1.DeploymentStatus{ReadyReplicas: 1, Conditions: []appsv1.DeploymentCondition{
+		{"a Deployment whose new ReplicaSet is refused", []state.Object{&appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: &one}, Status: appsv1.DeploymentStatus{ReadyReplicas: 1, Conditions: []appsv1.DeploymentCondition{
 			{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ReplicaSetCreateError", Message: why, LastTransitionTime: since}}}}}, []string{"CannotMakePods kiosk 0 0 0"}},
 		{"a Deployment that is only late", []state.Object{&appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: &one}, Status: appsv1.DeploymentStatus{ReadyReplicas: 1, Conditions: []appsv1.DeploymentCondition{
 			{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded", Message: why, LastTransitionTime: since}}}}}, nil},
@@ -42,17 +42,17 @@ func TestWhatMayNotMakeItsPodsIsAnIncident(t *testing.T) {
 		{"a StatefulSet that only waits", []state.Object{&appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Replicas: &one}, Status: appsv1.StatefulSetStatus{Conditions: []appsv1.StatefulSetCondition{
 			{Type: state.PodUnreachable, Status: corev1.ConditionTrue, Message: why, LastTransitionTime: since}}}}}, nil},
 		{"a Job", []state.Object{job(refused)}, []string{"CannotMakePods kiosk 0 0 0"}},
-		{"a Job that has failed since", []state.Object{job(refused, batchv1.JobCondition{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Message: "too late", LastTransitionTime: since})}, []string{"JobFailed kiosk 0 0 0"}},
-		{"a Job that is complete since", []state.Object{job(refused, batchv1.JobCondition{Type: batchv1.JobComplete, Status: corev1.ConditionTrue, LastTransitionTime: since})}, nil},
+		{"a Job that has failed", []state.Object{job(refused, batchv1.JobCondition{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Message: "too late", LastTransitionTime: since})}, []string{"JobFailed kiosk 0 0 0"}},
+		{"a Job that is complete", []state.Object{job(refused, batchv1.JobCondition{Type: batchv1.JobComplete, Status: corev1.ConditionTrue, LastTransitionTime: since})}, nil},
 		{"a Job of a CronJob", []state.Object{&batchv1.CronJob{ObjectMeta: meta}, ofCron}, []string{"CannotMakePods kiosk 0 0 0"}},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			w := newWorld(t)
 			w.put(c.objs...)
-			w.shows("it is told", c.want...)
+			w.shows("the condition is an incident", c.want...)
 			for _, i := range w.open() {
 				if i.Detail != why && i.Cause == "CannotMakePods" || !i.Since.Equal(&since) {
-					t.Errorf("since %s: %q", i.Since, i.Detail)
+					t.Errorf("the incident began at %s: %q", i.Since, i.Detail)
 				}
 			}
 			last := c.objs[len(c.objs)-1]
@@ -63,8 +63,8 @@ func TestWhatMayNotMakeItsPodsIsAnIncident(t *testing.T) {
 	}
 }
 
-// A CronJob whose newest Job has succeeded has no trouble, whatever an earlier Job had.
-func TestAJobThatEndsWellEndsTheTroubleOfItsCronJob(t *testing.T) {
+// A CronJob whose newest Job has succeeded has no incident, whatever the result of earlier Jobs.
+func TestASuccessfulJobEndsTheIncidentOfItsCronJob(t *testing.T) {
 	w := newWorld(t)
 	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "backup", UID: "cron-uid"}}
 	job := func(name string, at time.Time, conditions ...batchv1.JobCondition) *batchv1.Job {
@@ -75,19 +75,19 @@ func TestAJobThatEndsWellEndsTheTroubleOfItsCronJob(t *testing.T) {
 		return batchv1.JobCondition{Type: how, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.now)}
 	}
 	w.put(cron, job("backup-1", w.now, ends(batchv1.JobFailed)))
-	w.shows("it has failed", "JobFailed backup 0 0 0")
+	w.shows("the Job has failed", "JobFailed backup 0 0 0")
 	w.wait(time.Hour)
 	began := w.now
 	w.put(job("backup-2", began))
-	w.shows("the next one runs", "JobFailed backup 0 0 0")
+	w.shows("the next Job runs", "JobFailed backup 0 0 0")
 	w.wait(time.Minute)
 	w.put(job("backup-2", began, ends(batchv1.JobComplete)))
 	w.wait(time.Minute)
-	w.shows("the next one has ended well")
+	w.shows("the next Job has succeeded")
 }
 
-// The remains of a deleted workload are not the trouble of a new one with its name.
-func TestThePodsOfADeletedWorkloadAreNotAnothers(t *testing.T) {
+// Incidents of a deleted workload's pods do not belong to a new workload with its name.
+func TestIncidentsOfADeletedWorkloadAreNotTheNewOnes(t *testing.T) {
 	other := func(o state.Object) state.Object {
 		o.SetUID(o.GetUID() + "-2")
 		return o
@@ -119,33 +119,33 @@ func TestThePodsOfADeletedWorkloadAreNotAnothers(t *testing.T) {
 			w.put(c.objs...)
 			w.ready("bergen-0", corev1.ConditionUnknown)
 			w.wait(2 * time.Second)
-			w.shows("its node is dark", c.want)
+			w.shows("the node is dark", c.want)
 			settler := control.NewSettler(nil, decider)
 			if _, more, _ := settler.Settle(w.s, nil, w.now); len(more) > 0 {
-				t.Errorf("asked about everything it still wants %+v", more[0].New)
+				t.Errorf("a full recomputation changes %+v", more[0].New)
 			}
 		})
 	}
 }
 
-// A ReplicaSet that a finalizer keeps after its Deployment is gone has its own incidents.
-func TestWhatADeploymentLeavesIsToldOf(t *testing.T) {
+// A ReplicaSet that a finalizer keeps after its Deployment was deleted has its own incidents.
+func TestARemainingReplicaSetHasItsOwnIncidents(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("bergen", 1)
 	d := deployment("kiosk", 1, 0)
 	w.put(d, replicaSet("kiosk-1", "kiosk"), pod("kiosk-x", "", all(owned("kiosk-1"), unplaced)))
 	w.wait(time.Minute)
-	w.shows("a pod has no place", "CannotBePlaced kiosk 0 1 1")
+	w.shows("a pod finds no node", "CannotBePlaced kiosk 0 1 1")
 	w.remove(d)
 	w.wait(2 * time.Second)
 	settler := control.NewSettler(nil, decider)
 	if _, more, _ := settler.Settle(w.s, nil, w.now); len(more) > 0 {
-		t.Errorf("asked about everything it still wants %+v", more[0].New)
+		t.Errorf("a full recomputation changes %+v", more[0].New)
 	}
-	w.shows("its Deployment is gone", "CannotBePlaced kiosk-1 0 1 0")
+	w.shows("the Deployment is removed", "CannotBePlaced kiosk-1 0 1 0")
 }
 
-// A deleted workload is not short of pods, also if its pods were told to stop before.
+// A deleted workload does not lack pods, even if its pods were being evicted before.
 func TestADeletedWorkloadIsNotShort(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("bergen", 1)
@@ -155,37 +155,37 @@ func TestADeletedWorkloadIsNotShort(t *testing.T) {
 	})))
 	w.ready("bergen-0", corev1.ConditionUnknown)
 	w.wait(2 * time.Second)
-	w.shows("its node is dark", "SiteDark bergen 1 0 1")
+	w.shows("the node is dark", "SiteDark bergen 1 0 1")
 	w.apply([]state.Change{state.Remove(d, ""), state.Remove(set, "")})
 	w.wait(2 * time.Second)
-	w.shows("it is deleted", "SiteDark bergen 1 0 0")
+	w.shows("the ready node is deleted", "SiteDark bergen 1 0 0")
 }
 
-// Incidents of a deleted workload's pods end with the pods. A pod that does not stop has its own
+// Incidents of a deleted workload's pods end with the pods. A pod that does not stop has an
 // incident.
-func TestAPodOfADeletedWorkloadThatDoesNotStopIsToldOf(t *testing.T) {
+func TestAPodOfADeletedWorkloadThatDoesNotStopHasAnIncident(t *testing.T) {
 	leaves := func(at time.Time) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: at.Add(30 * time.Second)}, new(int64(30))
 		}
 	}
 	for what, play := range map[string]func(*world, *appsv1.ReplicaSet){
-		"its workload goes first": func(w *world, r *appsv1.ReplicaSet) {
+		"the workload is removed first": func(w *world, r *appsv1.ReplicaSet) {
 			w.remove(r)
 			w.put(pod("kiosk-x", "bergen-0", all(owned("kiosk-1"), leaves(w.now))))
 		},
-		"its workload goes last": func(w *world, r *appsv1.ReplicaSet) {
+		"the workload is removed last": func(w *world, r *appsv1.ReplicaSet) {
 			w.put(pod("kiosk-x", "bergen-0", all(owned("kiosk-1"), leaves(w.now))))
 			w.wait(10 * time.Second)
 			w.remove(r)
 		},
-		"its workload goes when that is told": func(w *world, r *appsv1.ReplicaSet) {
+		"the workload is removed while the incident is open": func(w *world, r *appsv1.ReplicaSet) {
 			w.put(pod("kiosk-x", "bergen-0", all(owned("kiosk-1"), leaves(w.now))))
 			w.wait(10 * time.Minute)
-			w.shows("it does not stop", "DoesNotStop kiosk-1 0 1 0")
+			w.shows("the pod does not stop", "DoesNotStop kiosk-1 0 1 0")
 			w.remove(r)
 		},
-		"another takes its name": func(w *world, r *appsv1.ReplicaSet) {
+		"a new workload has the name": func(w *world, r *appsv1.ReplicaSet) {
 			w.put(pod("kiosk-x", "bergen-0", all(owned("kiosk-1"), leaves(w.now))))
 			r = r.DeepCopy()
 			r.UID = "another"
@@ -201,14 +201,14 @@ func TestAPodOfADeletedWorkloadThatDoesNotStopIsToldOf(t *testing.T) {
 			w.wait(time.Minute)
 			play(w, r)
 			w.wait(10 * time.Minute)
-			w.shows("it does not stop", "DoesNotStop kiosk-x 0 1 0")
+			w.shows("the pod does not stop", "DoesNotStop kiosk-x 0 1 0")
 			settler := control.NewSettler(nil, decider)
 			if _, more, _ := settler.Settle(w.s, nil, w.now); len(more) > 0 {
-				t.Errorf("asked about everything it still wants %+v", more[0].New)
+				t.Errorf("a full recomputation changes %+v", more[0].New)
 			}
 			w.remove(w.s.Pod("default", "kiosk-x"))
 			w.wait(10 * time.Minute)
-			w.shows("it has stopped")
+			w.shows("the pod has stopped")
 		})
 	}
 }

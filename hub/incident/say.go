@@ -15,10 +15,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// mostDetail bounds a device's text in an incident.
+// mostDetail limits the length of a device's text in an incident.
 const mostDetail = 300
 
-// bounded is one line of a device's text.
+// bounded returns one line of a device's text.
 func bounded(text string) string {
 	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
 	if r := []rune(text); len(r) > mostDetail {
@@ -27,7 +27,7 @@ func bounded(text string) string {
 	return text
 }
 
-// name gives a new incident a unique name: its subject, its cause, and a few letters.
+// name returns a unique name for a new incident: its subject, its cause, and a few letters.
 func (p *pass) name(f *found) string {
 	family := diagnose.RuleOf(f.Cause).Family
 	base := slug(cmp.Or(f.About.Name, "fleet")) + "-" + strings.ToLower(slug(string(family)))
@@ -42,7 +42,7 @@ func (p *pass) name(f *found) string {
 	}
 }
 
-// slug shortens a name to what an object's name may contain.
+// slug changes a name to the characters and length that an object's name may have.
 func slug(name string) string {
 	name = strings.Map(func(r rune) rune {
 		switch {
@@ -66,8 +66,8 @@ func plural[N int | int32 | int64](n N, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
-// said describes an incident in one sentence. Times and consequences are in its fields.
-func said(i *fleet.Incident) string {
+// sentence describes an incident in one sentence. Times and consequences are in its fields.
+func sentence(i *fleet.Incident) string {
 	rule, name := diagnose.RuleOf(i.Cause), i.About.Name
 	nodes := i.Count.Nodes
 	if i.State == fleet.IncidentClosed {
@@ -99,7 +99,7 @@ func said(i *fleet.Incident) string {
 	return text
 }
 
-// Counts says in a few words what an incident touches; "": nothing that is counted.
+// Counts says in a few words what an incident affects; "" if nothing is counted.
 func Counts(c fleet.IncidentCount) string {
 	var parts []string
 	for _, n := range []struct {

@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A member is a node of an incident, with why. A dark site may have thousands.
+// A member is a node of an incident, with the reason. A dark site may have thousands.
 type member struct {
 	node   *corev1.Node
 	cause  fleet.IncidentCause
@@ -24,7 +24,7 @@ type member struct {
 	detail string
 }
 
-// A group is the nodes of one incident.
+// A group holds the nodes of one incident.
 type group struct {
 	cause   fleet.IncidentCause
 	old     *fleet.Incident
@@ -41,8 +41,8 @@ func (g *group) takes(at time.Time) bool {
 
 func newestFirst(a, b *group) int { return b.since.Compare(a.since) }
 
-// groups puts nodes of a site that failed together into groups, those of open incidents first. A
-// node that restarts is checked again when it should be back.
+// groups puts nodes of a site that failed together into groups. The groups of open incidents are
+// first. A node that restarts is checked again when it should be back.
 func (p *pass) groups(site string) (all []*group, wake time.Time) {
 	byFamily := map[diagnose.Family][]*group{}
 	for _, i := range p.open[aboutSite(site)] {
@@ -84,7 +84,7 @@ func (p *pass) groups(site string) (all []*group, wake time.Time) {
 		groups = slices.DeleteFunc(groups, func(g *group) bool { return len(g.members) == 0 })
 		slices.SortStableFunc(groups, newestFirst)
 		for i, g := range groups {
-			// the newest group took the last ready node
+			// the newest group has the node that was ready last
 			if dark := diagnose.Site(p.s, site).Cause; f == diagnose.FamilyDark && g.cause == diagnose.NodeDark && i == 0 &&
 				dark != "" {
 				g.cause = dark
@@ -135,7 +135,7 @@ func (p *pass) site(name string) (f findings) {
 		if fam == diagnose.FamilyDark {
 			i.PartOf = p.outageOf(&i)
 		}
-		i.Message = said(&i)
+		i.Message = sentence(&i)
 		out.Incident = i
 		f.all = append(f.all, out)
 	}
@@ -143,7 +143,8 @@ func (p *pass) site(name string) (f findings) {
 	return f
 }
 
-// outageOf names the fleet's incident that an incident of dark nodes follows from; "": none.
+// outageOf names the fleet's incident from which an incident of dark nodes follows; "" if there is
+// none.
 func (p *pass) outageOf(i *fleet.Incident) string {
 	all := p.openOf(theFleet, diagnose.FamilyFleet)
 	switch {
@@ -156,8 +157,8 @@ func (p *pass) outageOf(i *fleet.Incident) string {
 	return ""
 }
 
-// underDark makes flapping links part of a site's or the fleet's outage while all their nodes are
-// dark.
+// underDark makes incidents of flapping links part of a site's or the fleet's outage while all
+// their nodes are dark.
 func (p *pass) underDark(f *findings) {
 	var dark *found
 	for n := range f.all {
@@ -174,14 +175,14 @@ func (p *pass) underDark(f *findings) {
 		case dark != nil && dark.old != nil:
 			i.PartOf = dark.old.Name
 		case dark != nil:
-			f.wake = earliest(f.wake, p.now.Add(rest)) // the outage has no name yet
+			f.wake = earliest(f.wake, p.now.Add(rest)) // the new incident of the outage has no name yet
 		case all != nil:
 			i.PartOf = all.Name
 		}
 	}
 }
 
-// podsAt counts a node's pods that should run, and notes their workloads.
+// podsAt counts the pods of a node that should run, and adds their workloads to touched.
 func (p *pass) podsAt(n *corev1.Node, touched map[state.Key]bool) (pods int32) {
 	for pod := range p.s.PodsOn(n.Name) {
 		if state.Terminated(pod) {
@@ -195,8 +196,8 @@ func (p *pass) podsAt(n *corev1.Node, touched map[state.Key]bool) (pods int32) {
 	return pods
 }
 
-// outlook says when the first pods of nodes that are not ready leave, or why no pod does, and which
-// actions help.
+// outlook says when the first pods of nodes that are not ready will be evicted, or why no pod will
+// be, and which actions help.
 func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 	if site == nil {
 		return
@@ -208,7 +209,7 @@ func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 		case st.State != fleet.SiteFullDisruption:
 		case site.Spec.DisruptionPolicy == fleet.Hold:
 			i.Actions = append(i.Actions, fleet.ActionRelease)
-		case st.HeldReason != fleet.HeldByDisruptionPolicy: // the hub's own policy may be Hold
+		case st.HeldReason != fleet.HeldByDisruptionPolicy: // the policy Hold may be the hub's default
 			i.Actions = append(i.Actions, fleet.ActionHold)
 		}
 		i.Actions = append(i.Actions, fleet.ActionMaintenance)
@@ -241,7 +242,7 @@ func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 		}
 		if !first.IsZero() && !n.at.Before(first) {
 			if o := state.OutageOf(n.Node); o == nil || len(o.TaintPeriods) == 0 {
-				break // pods leave only after the taint
+				break // pods are evicted only after the taint
 			}
 		}
 		first = earliest(first, p.leaves(n.Node))
@@ -254,7 +255,7 @@ func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 	}
 }
 
-// maintenanceOf returns the end of a site's maintenance; zero: it is not in maintenance.
+// maintenanceOf returns the end of a site's maintenance, zero if there is none.
 func maintenanceOf(site *fleet.Site) (until time.Time) {
 	if site != nil && site.Spec.Maintenance != nil {
 		until = site.Spec.Maintenance.Until.Time
@@ -262,15 +263,15 @@ func maintenanceOf(site *fleet.Site) (until time.Time) {
 	return until
 }
 
-// nextLeaves returns when the first pod leaves a node that waits for its taint; zero: no pod does.
-// The site's eviction rate gives out taints in the order of the queue.
+// nextLeaves returns when the first pod will be evicted from nodes that wait for their taint, zero
+// if none will be. The site's eviction rate gives taints in the order of the queue.
 func (p *pass) nextLeaves(site *fleet.Site, members []member) (first time.Time) {
 	var rate float64
 	_, _ = fmt.Sscan(site.Status.EvictionRate, &rate)
 	at := site.Status.NextEviction.Time
 	for n := range p.s.Waiting(site.Name) {
 		if !first.IsZero() && !at.Before(first) {
-			break // pods leave only after the taint
+			break // pods are evicted only after the taint
 		}
 		if _, is := sort.Find(len(members), func(i int) int { return strings.Compare(n.Name, members[i].node.Name) }); is {
 			given := state.Fork(n)
@@ -295,7 +296,7 @@ func (p *pass) nextLeaves(site *fleet.Site, members []member) (first time.Time) 
 	return first
 }
 
-// leaves returns when the first pod leaves a node; zero: no pod does.
+// leaves returns when the first pod of a node must leave it; zero if no pod must.
 func (p *pass) leaves(n *corev1.Node) (first time.Time) {
 	for pod := range p.s.PodsOn(n.Name) {
 		if pod.DeletionTimestamp != nil || state.Terminated(pod) {
@@ -303,7 +304,7 @@ func (p *pass) leaves(n *corev1.Node) (first time.Time) {
 		}
 		if at, must := p.LeaveBy(n, pod); must {
 			if t := state.NoExecuteOf(n); at.IsZero() && t != nil && t.TimeAdded != nil {
-				at = t.TimeAdded.Time // it tolerates nothing, and leaves at once
+				at = t.TimeAdded.Time // the pod tolerates nothing, so it leaves at once
 			}
 			first = earliest(first, at)
 		}

@@ -19,14 +19,14 @@ import (
 type Moment struct {
 	At   time.Time
 	Text string
-	Of   string // the incident that followed, if the line is about another incident
+	Of   string // the other incident, if the line is about one that followed
 }
 
-// mostMoments bounds the incidents that followed, and the events, in a timeline.
+// mostMoments limits the incidents that followed, and the events, in a timeline.
 const mostMoments = 50
 
 // Timeline returns the history of an incident, oldest first: its own moments, the incidents that
-// followed from it, and the events of its site and its object.
+// followed from it, and the events about its site and its object.
 func Timeline(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	add := func(at *metav1.Time, format string, args ...any) {
 		if at != nil && !at.IsZero() {
@@ -56,12 +56,12 @@ func Timeline(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	}
 	add(i.Closed, "closed: %s", Cost(i))
 	all = append(all, followed(s, i)...)
-	all = append(all, told(s, i)...)
+	all = append(all, eventsAbout(s, i)...)
 	slices.SortStableFunc(all, func(a, b Moment) int { return a.At.Compare(b.At) })
 	return all
 }
 
-// followed are the incidents that follow from an incident, as they opened.
+// followed returns the openings of the incidents that follow from an incident.
 func followed(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	for f := range state.Each[*fleet.Incident](s, state.Incidents, "") {
 		if f.PartOf == i.Name || f.Followed == i.Name {
@@ -71,8 +71,8 @@ func followed(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	return first(all)
 }
 
-// told are the events about an incident's site and object while it was open.
-func told(s state.Snapshot, i *fleet.Incident) (all []Moment) {
+// eventsAbout returns the events about an incident's site and object while it was open.
+func eventsAbout(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	about := []fleet.IncidentObject{i.About}
 	if site := state.Sites.Row().Name; i.Site != "" && i.About.Kind != site {
 		about = append(about, fleet.IncidentObject{Kind: site, Name: i.Site})
@@ -80,7 +80,7 @@ func told(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	for _, o := range about {
 		namespace, prefix := o.Namespace, o.Name+"."
 		if namespace == "" {
-			namespace = metav1.NamespaceDefault // events about cluster-wide objects are there
+			namespace = metav1.NamespaceDefault // the namespace of events about cluster-wide objects
 		}
 		for e := range s.From(state.Events, namespace, namespace, prefix) {
 			if !strings.HasPrefix(e.GetName(), prefix) {
@@ -91,7 +91,7 @@ func told(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 				continue
 			}
 			at := event.CreationTimestamp.Time
-			if at.Before(i.Since.Time) { // the event has occurred again since
+			if at.Before(i.Since.Time) { // it first occurred before the incident
 				at = event.LastTimestamp.Time
 			}
 			if at.Before(i.Since.Time) || i.Closed != nil && at.After(i.Closed.Time) {
@@ -109,8 +109,8 @@ func first(all []Moment) []Moment {
 	return all[:min(len(all), mostMoments)]
 }
 
-// Cost says what a closed incident has cost: how long it lasted, what it touched, and for how long
-// in total.
+// Cost says what a closed incident has cost: how long it lasted, what it affected, and the sums of
+// their times.
 func Cost(i *fleet.Incident) string {
 	var parts []string
 	if i.Closed != nil {

@@ -22,7 +22,7 @@ func aboutSite(name string) state.Subject {
 	return state.About(state.Key{Kind: state.Sites, Name: name})
 }
 
-// Touches returns the subjects whose incidents a change may begin, change or end.
+// Touches returns the subjects whose incidents a change may open, change or close.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Pods:
@@ -46,11 +46,11 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	case state.Incidents:
 		for _, o := range []state.Object{c.Old, c.New} {
 			if i, ok := o.(*fleet.Incident); ok && diagnose.RuleOf(i.Cause).Family == diagnose.FamilyDark {
-				return []state.Subject{theFleet} // the fleet's incident counts sites
+				return []state.Subject{theFleet} // the fleet's incident has counts of sites
 			}
 		}
 		if i, ok := c.New.(*fleet.Incident); ok && i.State == fleet.IncidentClosed {
-			return []state.Subject{state.About(c.Key)} // it may be one too many once it is notified
+			return []state.Subject{state.About(c.Key)} // once the incident is notified it may be beyond the limit
 		}
 		return nil
 	}
@@ -66,7 +66,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	if c.Old != nil && (c.New == nil || c.New.GetUID() != c.Old.GetUID()) {
 		all = append(all, state.Subject{Key: c.Key, Part: partLeft, Was: c.Old.GetUID()})
 	}
-	if c.Old != nil && !stays { // its owner cannot be found afterwards
+	if c.Old != nil && !stays { // after the removal the pod's owner cannot be found
 		if ref := metav1.GetControllerOfNoCopy(c.Old); ref != nil && state.KindNamed(ref.Kind) != "" {
 			all = append(all, state.About(state.Key{Kind: state.KindNamed(ref.Kind), Namespace: c.Key.Namespace,
 				Name: ref.Name}))
@@ -103,8 +103,8 @@ func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
 	return all
 }
 
-// sameMaker tells whether an object has the same controller as before. An orphan's or adopted
-// object's trouble belongs to another workload.
+// sameMaker tells whether an object has the same controller as before. After a change its incidents
+// belong to another workload.
 func sameMaker(a, b metav1.Object) bool {
 	x, y := metav1.GetControllerOfNoCopy(a), metav1.GetControllerOfNoCopy(b)
 	return (x == nil) == (y == nil) && (x == nil || x.UID == y.UID)
@@ -114,7 +114,7 @@ func aboutNode(name, part string, was any) state.Subject {
 	return state.Subject{Key: state.Key{Kind: state.Nodes, Name: name}, Part: part, Was: was}
 }
 
-// evicted tells whether a pod was told to leave because of its node.
+// evicted tells whether a pod is being evicted because of its node.
 func evicted(p *corev1.Pod) bool {
 	if p == nil || p.DeletionTimestamp == nil {
 		return false
@@ -138,7 +138,7 @@ func touchedByNode(key state.Key, old, next *corev1.Node) (all []state.Subject) 
 	return all
 }
 
-// sameTrouble tells whether nothing of a node that matters to incidents has changed.
+// sameTrouble tells whether two versions of a node are the same for incidents.
 func sameTrouble(a, b *corev1.Node) bool {
 	if !maps.Equal(a.Labels, b.Labels) || len(a.Status.Conditions) != len(b.Status.Conditions) {
 		return false
@@ -155,7 +155,7 @@ func sameTrouble(a, b *corev1.Node) bool {
 		state.HasOutage(b, state.OutageOf(a))
 }
 
-// viewOfSite is what matters to incidents of a site.
+// viewOfSite returns the fields of a site on which incidents depend.
 func viewOfSite(s *fleet.Site) (v struct {
 	state       fleet.SiteState
 	held, rate  string

@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// controllerOf returns a pod's controller, or the pod itself without one.
+// controllerOf returns a pod's controller, or the pod itself if it has none.
 func controllerOf(p *corev1.Pod) state.Key {
 	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
 		if k := state.KindNamed(ref.Kind); k != "" {
@@ -28,8 +28,8 @@ func controllerOf(p *corev1.Pod) state.Key {
 	return state.Key{Kind: state.Pods, Namespace: p.Namespace, Name: p.Name}
 }
 
-// troubled is the subject of a pod's trouble: the pod's controller, or the pod itself once it
-// terminates, as its controller may be gone by then. workloadOf resolves it.
+// troubled returns the subject of a pod's incidents: the pod's controller, or the pod itself once
+// it terminates, because its controller may be removed by then. workloadOf resolves the controller.
 func troubled(p *corev1.Pod) state.Key {
 	if p.DeletionTimestamp != nil {
 		return state.KeyOf(p)
@@ -37,7 +37,8 @@ func troubled(p *corev1.Pod) state.Key {
 	return controllerOf(p)
 }
 
-// workloadOfPod is workloadOf for a pod, cached because many pods have one controller.
+// workloadOfPod is workloadOf for a pod. It caches the result, because many pods have the same
+// controller.
 func (p *pass) workloadOfPod(pod *corev1.Pod) state.Key {
 	ref := metav1.GetControllerOfNoCopy(pod)
 	if ref == nil {
@@ -51,8 +52,8 @@ func (p *pass) workloadOfPod(pod *corev1.Pod) state.Key {
 	return key
 }
 
-// workloadOf returns the workload that people know: the Deployment of a ReplicaSet, the CronJob of
-// a Job. A new workload with a deleted one's name is another workload.
+// workloadOf returns the workload that users know: the Deployment of a ReplicaSet, the CronJob of a
+// Job. A new workload with the name of a deleted one is a different workload.
 func (p *pass) workloadOf(key state.Key) state.Key {
 	for range 3 {
 		o := p.s.Get(key)
@@ -75,10 +76,10 @@ func (p *pass) workloadOf(key state.Key) state.Key {
 	return key
 }
 
-// owns tells whether a workload has no owner that people know.
+// owns tells whether a workload is itself the one that users know.
 func (p *pass) owns(o state.Object) bool { return p.workloadOf(state.KeyOf(o)) == state.KeyOf(o) }
 
-// podsOf visits the pods of a workload and of the objects that it owns.
+// podsOf walks the pods of a workload and of the objects that it owns.
 func (p *pass) podsOf(key state.Key) iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
 		o := p.s.Get(key)
@@ -115,7 +116,7 @@ func (p *pass) podsBelow(uid types.UID, depth int, yield func(*corev1.Pod) bool)
 	return true
 }
 
-// large tells whether a workload has too many pods to visit them at each change.
+// large tells whether a workload has too many pods to count them at each change.
 func large(s state.Snapshot, o state.Object) bool { return state.PodsOf(s, o) > state.LargeSet }
 
 // work finds the incidents of a workload and of its pods.
@@ -123,7 +124,7 @@ func (p *pass) work(key state.Key) (f findings) {
 	o := p.s.Get(key)
 	if pod, ok := o.(*corev1.Pod); o == nil || !p.owns(o) ||
 		ok && controllerOf(pod) != key && pod.DeletionTimestamp == nil {
-		f.gone = true // or it goes in a moment, with its owner
+		f.gone = true // the workload is removed, or will be with its owner
 		return f
 	}
 	object := fleet.IncidentObject{Kind: key.Kind.Row().Name, Namespace: key.Namespace, Name: key.Name}
@@ -136,7 +137,7 @@ func (p *pass) work(key state.Key) (f findings) {
 			if name := p.incidentOf(n); name != "" && !state.Terminated(pod) {
 				parents = append(parents, name)
 			}
-			continue // it belongs to its node's incident
+			continue // the pod belongs to its node's incident
 		}
 		x := diagnose.Pod(p.s, pod)
 		if x.Cause == "" || x.Cause == diagnose.ImageNotPulled || diagnose.RuleOf(x.Cause).Alone {
@@ -178,7 +179,7 @@ func (p *pass) work(key state.Key) (f findings) {
 		if fam == diagnose.FamilyPlace && len(parents) == 0 {
 			parents = p.awayOf(placeless)
 		}
-		if fam == diagnose.FamilyPlace && len(parents) > 0 { // pods that left a dark node, or need one, and find no node
+		if fam == diagnose.FamilyPlace && len(parents) > 0 { // the pods left a dark node, or need one
 			i.PartOf = parents[0]
 			if i.old != nil && slices.Contains(parents, i.old.PartOf) {
 				i.PartOf = i.old.PartOf
@@ -189,8 +190,8 @@ func (p *pass) work(key state.Key) (f findings) {
 	return f
 }
 
-// ownTrouble adds what a workload's own conditions report, except in a namespace that is being
-// deleted: its conditions are out of date.
+// ownTrouble adds the causes that a workload's own conditions report. In a namespace that is being
+// deleted these conditions are out of date, so it adds none.
 func (p *pass) ownTrouble(o state.Object, by map[diagnose.Family]*found, object fleet.IncidentObject, f *findings) {
 	if ns := p.s.Get(state.Key{Kind: state.Namespaces, Name: o.GetNamespace()}); ns != nil &&
 		ns.GetDeletionTimestamp() != nil {
@@ -217,7 +218,7 @@ func (p *pass) ownTrouble(o state.Object, by map[diagnose.Family]*found, object 
 	}
 }
 
-// add notes a cause in a workload; of one family the worst.
+// add adds a cause to a workload's causes. Of each family it keeps the worst.
 func (p *pass) add(by map[diagnose.Family]*found, cause fleet.IncidentCause, object fleet.IncidentObject, at time.Time,
 	detail string) {
 	r := diagnose.RuleOf(cause)
@@ -240,7 +241,7 @@ func (p *pass) add(by map[diagnose.Family]*found, cause fleet.IncidentCause, obj
 	}
 }
 
-// finish joins a finding with the stored incident.
+// finish fills in a finding from the stored incident.
 func (p *pass) finish(q state.Subject, f *found) {
 	slices.Sort(f.Examples)
 	f.Examples = f.Examples[:min(len(f.Examples), examples)]
@@ -250,7 +251,7 @@ func (p *pass) finish(q state.Subject, f *found) {
 			continue
 		}
 		f.old = i
-		if diagnose.RuleOf(i.Cause).Rank < rule.Rank { // between two crashes a pod is only not ready
+		if diagnose.RuleOf(i.Cause).Rank < rule.Rank { // between two crashes a crashing pod is only not ready
 			f.Cause, f.Detail = i.Cause, i.Detail
 		}
 		if i.Cause == f.Cause && f.Detail == "" {
@@ -262,10 +263,10 @@ func (p *pass) finish(q state.Subject, f *found) {
 	if f.old != nil {
 		f.Latest = f.old.Latest
 	}
-	f.Message = said(&f.Incident)
+	f.Message = sentence(&f.Incident)
 }
 
-// incidentOf names the open incident of a node that is not ready.
+// incidentOf returns the name of the open incident of a node that is not ready.
 func (p *pass) incidentOf(n *corev1.Node) (name string) {
 	for x := range diagnose.Node(n) {
 		for _, i := range p.open[aboutSite(state.SiteOf(n))] {
@@ -278,14 +279,14 @@ func (p *pass) incidentOf(n *corev1.Node) (name string) {
 	return name
 }
 
-// awayOf names the incidents that hold all nodes which a pod's selector, affinity and volumes
-// allow. The pod can run once one of them is over.
+// awayOf names the incidents that together have all nodes which a pod's selector, affinity and
+// volumes allow. The pod can run once one of these incidents ends.
 func (p *pass) awayOf(pod *corev1.Pod) (names []string) {
 	where := fmt.Sprint(pod.Spec.NodeSelector)
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		where += a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.String()
 	}
-	var volumes []string // the nodes that have them
+	var volumes []string // the nodes that have the volumes
 	for name := range state.ClaimsOf(pod) {
 		if at := state.NodeOfVolume(state.VolumeOf(p.s, p.s.Claim(pod.Namespace, name))); at != "" {
 			volumes = append(volumes, at)
@@ -317,7 +318,7 @@ func (p *pass) awayOf(pod *corev1.Pod) (names []string) {
 	return names
 }
 
-// image finds whether pods cannot pull an image.
+// image finds the pods that cannot pull an image.
 func (p *pass) image(image string) (f findings) {
 	by := map[diagnose.Family]*found{}
 	workloads := map[state.Key]bool{}
@@ -325,7 +326,7 @@ func (p *pass) image(image string) (f findings) {
 	for pod := range p.s.Pods("") {
 		x := diagnose.PodItself(pod)
 		if x.Image != image || diagnose.Pod(p.s, pod).Cause != diagnose.ImageNotPulled {
-			continue // or it belongs to its node's incident
+			continue // another cause, or the node's incident
 		}
 		n := p.s.Node(pod.Spec.NodeName)
 		p.add(by, x.Cause, fleet.IncidentObject{Kind: diagnose.KindImage, Name: image}, x.Since, x.Detail())

@@ -26,7 +26,7 @@ type world struct {
 	s       state.Snapshot
 	now     time.Time
 	settler *control.Settler
-	written int // changes of incidents
+	written int // number of changes of incidents
 }
 
 func leaveBy(n *corev1.Node, p *corev1.Pod) (time.Time, bool) {
@@ -192,7 +192,7 @@ func all(changes ...func(*corev1.Pod)) func(*corev1.Pod) {
 	}
 }
 
-// open returns the open incidents by name.
+// open returns the open incidents in the order of their names.
 func (w *world) open() (found []*fleet.Incident) {
 	for i := range state.Each[*fleet.Incident](w.s, state.Incidents, "") {
 		if i.State == fleet.IncidentOpen {
@@ -202,7 +202,7 @@ func (w *world) open() (found []*fleet.Incident) {
 	return found
 }
 
-// shows compares the open incidents, written as "cause about counts".
+// shows compares the open incidents with want, whose form is "cause about counts".
 func (w *world) shows(rule string, want ...string) {
 	w.Helper()
 	var got []string

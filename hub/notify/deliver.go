@@ -13,11 +13,11 @@ import (
 const (
 	// mostWait is how long a message waits while more incidents of its cause open.
 	mostWait = 2 * time.Minute
-	// mostTogether bounds the incidents of one message.
+	// mostTogether limits the incidents of one message.
 	mostTogether = 500
 )
 
-// A delivery is one message to one target, about one incident or several of one cause.
+// A delivery is one message to one target, about one incident or several with the same cause.
 type delivery struct {
 	event     Event
 	only      []string
@@ -25,7 +25,7 @@ type delivery struct {
 }
 
 // deliveries returns the messages that are due to a target. Many incidents of one cause are one
-// message, which waits up to mostWait while others open.
+// message. It waits up to mostWait while more such incidents open.
 func deliveries(all iter.Seq[*fleet.Incident], whom string, now time.Time) (out []delivery) {
 	type group struct {
 		event Event
@@ -33,7 +33,7 @@ func deliveries(all iter.Seq[*fleet.Incident], whom string, now time.Time) (out 
 		only  string
 	}
 	found := map[group][]*fleet.Incident{}
-	soon := map[fleet.IncidentCause]int{} // incidents that will be due, by cause
+	soon := map[fleet.IncidentCause]int{} // number of incidents that become due soon, by cause
 	first := map[fleet.IncidentCause]time.Time{}
 	for i := range all {
 		event, only := due(i, whom, now)
@@ -85,7 +85,7 @@ func toldOf(i *fleet.Incident, whom string) (told fleet.IncidentTold) {
 	return told
 }
 
-// due returns the event of which a target is to be notified now, "" for none, and the recipients;
+// due returns the event that is to be notified to a target now, "" for none, and its recipients;
 // nil: all. An incident that closes before its opening was notified is not notified. A recipient
 // that missed the opening is notified of the end.
 func due(i *fleet.Incident, whom string, now time.Time) (event Event, only []string) {

@@ -43,22 +43,22 @@ func TestManyOfOneCauseAreOneMessage(t *testing.T) {
 		all  []*fleet.Incident
 		want string
 	}{
-		{"three are three", []*fleet.Incident{disk(1), disk(2), disk(3)}, "opened disk-1, opened disk-2, opened disk-3"},
-		{"four are one", []*fleet.Incident{disk(1), disk(2), disk(3), disk(4)}, "opened disk-1 disk-2 disk-3 disk-4"},
-		{"of each cause", []*fleet.Incident{disk(1), disk(2), disk(3), disk(4), disk(5, power)}, "opened disk-1 disk-2 disk-3 disk-4, opened disk-5"},
-		{"those that open wait for the others", []*fleet.Incident{disk(1), disk(2), disk(3), disk(4, after(time.Second))}, ""},
-		{"however few are ready", []*fleet.Incident{disk(1), disk(2, after(time.Second)), disk(3, after(time.Second)), disk(4, after(time.Second))}, ""},
-		{"but few wait for nobody", []*fleet.Incident{disk(1), disk(2), disk(3, after(time.Second))}, "opened disk-1, opened disk-2"},
-		{"nor for what is part of another, taken up, or of another cause", []*fleet.Incident{disk(1), disk(2), disk(3), disk(4, after(time.Second), part), disk(5, after(time.Second), taken), disk(6, after(time.Second), power)}, "opened disk-1, opened disk-2, opened disk-3"},
-		{"and nobody waits for long", []*fleet.Incident{disk(1, after(-mostWait)), disk(2), disk(3), disk(4), disk(5, after(time.Second))}, "opened disk-1 disk-2 disk-3 disk-4"},
-		{"ends do not wait", []*fleet.Incident{disk(1, closed), disk(2), disk(3), disk(4), disk(5, after(time.Second))}, "closed disk-1"},
-		{"ends of many are one", []*fleet.Incident{disk(1, closed), disk(2, closed), disk(3, closed), disk(4, closed)}, "closed disk-1 disk-2 disk-3 disk-4"},
-		{"who missed it gets one message too", []*fleet.Incident{disk(1, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}})), disk(2, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}})),
+		{"three incidents are three messages", []*fleet.Incident{disk(1), disk(2), disk(3)}, "opened disk-1, opened disk-2, opened disk-3"},
+		{"four incidents of one cause are one message", []*fleet.Incident{disk(1), disk(2), disk(3), disk(4)}, "opened disk-1 disk-2 disk-3 disk-4"},
+		{"incidents of another cause are another message", []*fleet.Incident{disk(1), disk(2), disk(3), disk(4), disk(5, power)}, "opened disk-1 disk-2 disk-3 disk-4, opened disk-5"},
+		{"a message waits while more incidents open", []*fleet.Incident{disk(1), disk(2), disk(3), disk(4, after(time.Second))}, ""},
+		{"a message waits even if only one incident is due", []*fleet.Incident{disk(1), disk(2, after(time.Second)), disk(3, after(time.Second)), disk(4, after(time.Second))}, ""},
+		{"up to three incidents do not wait", []*fleet.Incident{disk(1), disk(2), disk(3, after(time.Second))}, "opened disk-1, opened disk-2"},
+		{"consequences, acknowledged incidents and other causes do not delay a message", []*fleet.Incident{disk(1), disk(2), disk(3), disk(4, after(time.Second), part), disk(5, after(time.Second), taken), disk(6, after(time.Second), power)}, "opened disk-1, opened disk-2, opened disk-3"},
+		{"a message waits at most two minutes", []*fleet.Incident{disk(1, after(-mostWait)), disk(2), disk(3), disk(4), disk(5, after(time.Second))}, "opened disk-1 disk-2 disk-3 disk-4"},
+		{"the ends of incidents do not wait", []*fleet.Incident{disk(1, closed), disk(2), disk(3), disk(4), disk(5, after(time.Second))}, "closed disk-1"},
+		{"the ends of many incidents are one message", []*fleet.Incident{disk(1, closed), disk(2, closed), disk(3, closed), disk(4, closed)}, "closed disk-1 disk-2 disk-3 disk-4"},
+		{"a recipient that missed the openings gets one message", []*fleet.Incident{disk(1, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}})), disk(2, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}})),
 			disk(3, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}})), disk(4, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}}))}, "opened disk-1 disk-2 disk-3 disk-4 to ola"},
-		{"what somebody has taken up is told to nobody", []*fleet.Incident{disk(1, taken)}, ""},
-		{"nor tried again for those who missed it", []*fleet.Incident{disk(1, taken, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}}))}, ""},
-		{"but its end is", []*fleet.Incident{disk(1, taken, closed)}, "closed disk-1"},
-		{"one of an older hub says no moment", []*fleet.Incident{disk(1, func(i *fleet.Incident) { i.NotifyAfter = nil })}, "opened disk-1"},
+		{"an acknowledged incident is not notified", []*fleet.Incident{disk(1, taken)}, ""},
+		{"an acknowledged incident is not repeated for recipients that missed it", []*fleet.Incident{disk(1, taken, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}}))}, ""},
+		{"the end of an acknowledged incident is notified", []*fleet.Incident{disk(1, taken, closed)}, "closed disk-1"},
+		{"an incident of an older hub has no NotifyAfter", []*fleet.Incident{disk(1, func(i *fleet.Incident) { i.NotifyAfter = nil })}, "opened disk-1"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			var got []string
@@ -79,8 +79,7 @@ func TestManyOfOneCauseAreOneMessage(t *testing.T) {
 	}
 }
 
-// A storm is one message: a hundred sites run out of disk space within a minute. Their ends come
-// one by one.
+// A hundred sites run out of disk space within a minute. Their ends are notified one by one.
 func TestAStormIsOneMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
@@ -90,29 +89,28 @@ func TestAStormIsOneMessage(t *testing.T) {
 			m.put(trouble(name(n), func(i *fleet.Incident) { i.Cause = "DiskPressure" }))
 			time.Sleep(600 * time.Millisecond)
 		}
-		time.Sleep(settles + 2*looks + time.Second) // between two checks: all ends come at once
-		if _, heard := e.set(false); heard != "disk-00-opened" {
-			t.Errorf("heard %q", heard)
+		time.Sleep(settles + 2*looks + time.Second) // between two checks, so that all incidents end at once
+		if _, sent := e.set(false); sent != "disk-00-opened" {
+			t.Errorf("sent %q", sent)
 		}
 		for n := range 100 {
 			if len(m.get(name(n)).Told) != 1 {
-				t.Errorf("nobody remembers that %s was told", name(n))
+				t.Errorf("the notification of %s is not stored", name(n))
 			}
 			over := m.get(name(n)).DeepCopy()
 			over.State, over.Closed = fleet.IncidentClosed, new(metav1.Now())
 			m.put(over)
 		}
 		time.Sleep(2 * looks)
-		if _, heard := e.set(false); heard != "disk-00-opened disk-00-closed" {
-			t.Errorf("heard %q", heard)
+		if _, sent := e.set(false); sent != "disk-00-opened disk-00-closed" {
+			t.Errorf("sent %q", sent)
 		}
 		end()
 	})
 }
 
-// A message about several incidents says so in its line, its mail and its ID, which changes with
-// them.
-func TestAMessageAboutSeveralNamesThem(t *testing.T) {
+// A message about several incidents names them in its line and its mail. Its ID depends on them.
+func TestAMessageAboutSeveralIncidentsNamesThem(t *testing.T) {
 	m := Message{Event: Opened}
 	for n := range 30 {
 		m.Incidents = append(m.Incidents, trouble(fmt.Sprint("disk-", n), func(i *fleet.Incident) {
@@ -126,7 +124,7 @@ func TestAMessageAboutSeveralNamesThem(t *testing.T) {
 	letter := string((&Mail{From: "hub@example.org"}).letter(m))
 	for _, want := range []string{"on 2 nodes of site-19 (disk-19)", "and 10 more"} {
 		if !strings.Contains(strings.ReplaceAll(letter, "=\r\n", ""), want) {
-			t.Errorf("the letter lacks %q:\n%s", want, letter)
+			t.Errorf("the mail lacks %q:\n%s", want, letter)
 		}
 	}
 	ids := map[string]bool{m.ID(): true}
@@ -135,6 +133,6 @@ func TestAMessageAboutSeveralNamesThem(t *testing.T) {
 	m.Incidents = nil
 	ids[m.ID()] = true
 	if len(ids) != 3 {
-		t.Errorf("different messages have the same name: %q", slices.Collect(maps.Keys(ids)))
+		t.Errorf("different messages have the same ID: %q", slices.Collect(maps.Keys(ids)))
 	}
 }

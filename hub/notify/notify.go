@@ -1,9 +1,9 @@
 // Package notify sends notifications of incidents to a webhook and by mail.
 //
 // Each target gets one message when an incident opens and one when it closes; many incidents of one
-// cause are one message. What was sent, and when a failed attempt is repeated, is stored in the
-// Incident, so a restart repeats nothing. Only the hub's configuration names targets and their
-// secrets. It decides nothing about incidents: package incident does. hub/serve runs it.
+// cause are one message. The Incident stores which messages were sent and when a failed attempt is
+// repeated, so a restart repeats no message. Only the hub's configuration names targets and their
+// secrets. The package decides nothing about incidents: package incident does. hub/serve runs it.
 package notify
 
 import (
@@ -28,11 +28,11 @@ import (
 )
 
 const (
-	// looks is how often incidents are checked.
+	// looks is the interval of checks for incidents.
 	looks = 2 * time.Second
 	// timeout is how long one message may take.
 	timeout = 15 * time.Second
-	// atOnce bounds the messages to one target per check.
+	// atOnce limits the messages to one target in one check.
 	atOnce = 20
 
 	leastRetry, mostRetry = 10 * time.Second, 10 * time.Minute
@@ -59,16 +59,17 @@ type Message struct {
 	Event    Event           `json:"event"`
 	Hub      string          `json:"hub,omitempty"` // address of the page
 	At       metav1.Time     `json:"at"`
-	Incident *fleet.Incident `json:"incident,omitempty"` // of several, the worst
-	// Incidents are all incidents of a message about several: of one cause, worst first.
+	Incident *fleet.Incident `json:"incident,omitempty"` // if there are several, the worst
+	// Incidents are all incidents of a message about several: they have the same cause, the worst
+	// is first.
 	Incidents []*fleet.Incident `json:"incidents,omitempty"`
 
-	// Only are the recipients that an earlier attempt did not reach. nil: all recipients.
+	// Only are the recipients that an earlier attempt did not reach. Nil: all recipients.
 	Only []string `json:"-"`
 }
 
-// ID identifies the message. A message that is sent twice, because the hub ended before it stored
-// that it was sent, has the same ID.
+// ID identifies the message. A message may be sent twice, because the hub ended before it stored
+// that the message was sent. Both times it has the same ID.
 func (m Message) ID() string {
 	if m.Incident == nil {
 		return fmt.Sprintf("%s-%d", m.Event, m.At.Unix())
@@ -88,7 +89,7 @@ func (m Message) ID() string {
 type Target interface {
 	// Name is the target's name in Incidents: webhook or mail.
 	Name() string
-	// To is the target's address for people, without secrets.
+	// To is the target's address for users, without secrets.
 	To() string
 	Send(ctx context.Context, m Message) error
 }
@@ -102,15 +103,15 @@ type Notifier struct {
 	Log     *slog.Logger
 }
 
-// A teller notifies one target. Targets do not wait for each other.
+// A teller notifies one target, so that targets do not wait for each other.
 type teller struct {
 	*Notifier
 	Target
 
-	pending map[string]attempt // attempts that could not be stored, by incident
+	pending map[string]attempt // attempts whose result could not be stored, by incident
 }
 
-// An attempt is a message that was sent, or not, and is not stored yet.
+// An attempt is the result of sending a message that is not stored yet.
 type attempt struct {
 	event Event
 	only  []string
@@ -158,7 +159,7 @@ func (t *teller) tell(ctx context.Context) {
 	maps.DeleteFunc(t.pending, func(incident string, _ attempt) bool {
 		return t.Fleet.Snapshot().Get(state.Key{Kind: state.Incidents, Name: incident}) == nil
 	})
-	for name, a := range t.pending { // it was sent: do not send it again
+	for name, a := range t.pending { // sent already, so it is not sent again
 		t.remember(ctx, a, name)
 	}
 	now := t.Fleet.Snapshot()
@@ -166,7 +167,7 @@ func (t *teller) tell(ctx context.Context) {
 		m := Message{Event: d.event, Hub: t.Hub(), At: metav1.NewTime(t.Now()), Only: d.only}
 		var names []string
 		for _, i := range d.incidents {
-			i, _ = t.Fleet.Snapshot().Get(state.KeyOf(i)).(*fleet.Incident) // the messages before may have taken minutes
+			i, _ = t.Fleet.Snapshot().Get(state.KeyOf(i)).(*fleet.Incident) // the earlier messages may have taken minutes
 			if i == nil || t.isPending(i.Name) {
 				continue
 			}
@@ -207,8 +208,8 @@ func (t *teller) isPending(incident string) bool {
 	return is
 }
 
-// remember stores the result of an attempt. If that fails, it is stored later, and the message is
-// not sent again meanwhile.
+// remember stores the result of an attempt. If that fails it is stored later, and the message is
+// not sent again in the meantime.
 func (t *teller) remember(ctx context.Context, a attempt, incidents ...string) {
 	_, err := t.Fleet.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 		for _, name := range incidents {
@@ -239,7 +240,7 @@ func (t *teller) remember(ctx context.Context, a attempt, incidents ...string) {
 	}
 }
 
-// outcome notes the result of an attempt.
+// outcome writes the result of an attempt into t.
 func outcome(t *fleet.IncidentTold, a attempt, now time.Time) {
 	at := metav1.NewTime(now)
 	t.Error = ""
@@ -277,7 +278,7 @@ func short(text string) string {
 	return text
 }
 
-// Line is a message on one line.
+// Line returns the message on one line.
 func (m Message) Line() string {
 	i := m.Incident
 	if i == nil {

@@ -68,11 +68,11 @@ func (m *memory) get(name string) *fleet.Incident {
 	return m.Snapshot().Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident)
 }
 
-// An ear records messages, or fails.
+// An ear is a fake target. It records messages, or fails.
 type ear struct {
 	mu    sync.Mutex
 	deaf  bool
-	heard []string
+	sent  []string
 	tries int
 }
 
@@ -82,13 +82,13 @@ func (e *ear) Send(_ context.Context, m Message) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.tries++; e.deaf {
-		return errors.New("it is deaf")
+		return errors.New("the target fails")
 	}
-	e.heard = append(e.heard, m.name())
+	e.sent = append(e.sent, m.name())
 	return nil
 }
 
-// name is a message without its time.
+// name returns a message as text without its time.
 func (m Message) name() string {
 	if m.Incident == nil {
 		return string(m.Event)
@@ -96,11 +96,11 @@ func (m Message) name() string {
 	return m.Incident.Name + "-" + string(m.Event)
 }
 
-func (e *ear) set(deaf bool) (tries int, heard string) {
+func (e *ear) set(deaf bool) (tries int, sent string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.deaf = deaf
-	return e.tries, strings.Join(e.heard, " ")
+	return e.tries, strings.Join(e.sent, " ")
 }
 
 // settles is how long an incident is open before it is notified.
@@ -118,7 +118,7 @@ func over(i *fleet.Incident) {
 	i.State, i.Closed = fleet.IncidentClosed, new(metav1.Now())
 }
 
-// run starts a notifier in a bubble and returns what stops it.
+// run starts a notifier in a synctest bubble. end stops it.
 func run(m *memory, to ...Target) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan struct{})
@@ -139,53 +139,53 @@ func TestOpeningAndClosingAreToldOnceEach(t *testing.T) {
 		m.put(trouble("part", func(i *fleet.Incident) { i.PartOf = "a" }))
 		m.put(trouble("note", func(i *fleet.Incident) { i.Severity = fleet.SeverityInfo }))
 		time.Sleep(20 * time.Second)
-		if _, heard := e.set(false); heard != "" {
-			t.Errorf("told before it has settled: %s", heard)
+		if _, sent := e.set(false); sent != "" {
+			t.Errorf("sent before the incident has settled: %s", sent)
 		}
 		m.put(trouble("brief", over))
 		time.Sleep(time.Minute)
-		if _, heard := e.set(false); heard != "a-opened" {
-			t.Errorf("told %q, want the one that is open, and has a cause of its own", heard)
+		if _, sent := e.set(false); sent != "a-opened" {
+			t.Errorf("sent %q, want only the open incident that is not a consequence", sent)
 		}
 		end()
-		end = run(m, e) // a new hub starts
+		end = run(m, e) // restart the hub
 		time.Sleep(time.Minute)
 		closed := m.get("a").DeepCopy()
 		over(closed)
 		m.put(closed)
 		time.Sleep(time.Hour)
-		if _, heard := e.set(false); heard != "a-opened a-closed" {
-			t.Errorf("told %q, want opening and closing once each", heard)
+		if _, sent := e.set(false); sent != "a-opened a-closed" {
+			t.Errorf("sent %q, want opening and closing once each", sent)
 		}
 		end()
 	})
 }
 
-// A database that fails for an hour does not become a message every other second.
-func TestWhatWasSentIsNotSentAgainAsNobodyRemembersIt(t *testing.T) {
+// While the database fails for an hour, a sent message is not sent again every two seconds.
+func TestASentMessageIsNotRepeatedWhileStoringFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
 		end := run(m, e)
 		m.put(trouble("a", nil))
 		m.fail(control.ErrUnavailable)
 		time.Sleep(time.Hour)
-		if _, heard := e.set(true); heard != "a-opened" {
-			t.Fatalf("told %d times, want once", len(strings.Fields(heard)))
+		if _, sent := e.set(true); sent != "a-opened" {
+			t.Fatalf("%d messages are sent, want one", len(strings.Fields(sent)))
 		}
 		m.fail(nil)
 		time.Sleep(time.Minute)
 		if told := m.get("a").Told; len(told) != 1 || told[0].Opened == nil || told[0].Failed != 0 {
-			t.Errorf("it remembers %+v", told)
+			t.Errorf("the stored result is %+v", told)
 		}
 		m.fail(control.ErrFull)
-		m.put(trouble("b", nil)) // the target refuses
+		m.put(trouble("b", nil)) // the target fails
 		m.fail(nil)
 		m.put(trouble("b", nil))
 		m.fail(control.ErrFull)
 		before, _ := e.set(true)
 		time.Sleep(time.Hour)
 		if tries, _ := e.set(false); tries-before > 12 {
-			t.Errorf("%d attempts in an hour, of which none can be remembered", tries-before)
+			t.Errorf("%d attempts in an hour without storing a result", tries-before)
 		}
 		m.fail(nil)
 		time.Sleep(time.Hour)
@@ -193,15 +193,15 @@ func TestWhatWasSentIsNotSentAgainAsNobodyRemembersIt(t *testing.T) {
 		over(closed)
 		m.put(closed)
 		time.Sleep(time.Minute)
-		if _, heard := e.set(false); heard != "a-opened b-opened a-closed" {
-			t.Errorf("told %q", heard)
+		if _, sent := e.set(false); sent != "a-opened b-opened a-closed" {
+			t.Errorf("sent %q", sent)
 		}
 		end()
 	})
 }
 
-// A webhook that takes each message to its timeout does not delay the mail.
-func TestNobodyWaitsForAReceiverThatHangs(t *testing.T) {
+// A webhook that delays each message to its timeout does not delay the mail.
+func TestAHangingTargetDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
 		end := run(m, &named{name: "mail", hangs: true}, e)
@@ -209,8 +209,8 @@ func TestNobodyWaitsForAReceiverThatHangs(t *testing.T) {
 			m.put(trouble(fmt.Sprintf("a%02d", n), nil))
 		}
 		time.Sleep(settles + 3*looks)
-		if _, heard := e.set(false); len(strings.Fields(heard)) != 2*atOnce {
-			t.Errorf("told of %d of %d incidents", len(strings.Fields(heard)), 2*atOnce)
+		if _, sent := e.set(false); len(strings.Fields(sent)) != 2*atOnce {
+			t.Errorf("%d of %d incidents are notified", len(strings.Fields(sent)), 2*atOnce)
 		}
 		end()
 	})
@@ -224,8 +224,8 @@ func (s *slow) Send(ctx context.Context, m Message) error {
 	return s.ear.Send(ctx, m)
 }
 
-// In a storm the last message is sent minutes after the first.
-func TestWhatIsOverBeforeItsTurnIsNotTold(t *testing.T) {
+// During a storm the last message is sent minutes after the first.
+func TestAnIncidentThatClosesInTheQueueIsNotNotified(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &slow{}
 		for _, name := range []string{"a", "b", "c", "d"} {
@@ -240,8 +240,8 @@ func TestWhatIsOverBeforeItsTurnIsNotTold(t *testing.T) {
 			return []state.Change{state.Remove(c, "")}, nil
 		})
 		time.Sleep(5 * time.Minute)
-		if _, heard := e.set(false); heard != "a-opened d-opened" {
-			t.Errorf("told %q", heard)
+		if _, sent := e.set(false); sent != "a-opened d-opened" {
+			t.Errorf("sent %q", sent)
 		}
 		end()
 	})
@@ -257,14 +257,14 @@ func TestWhatFailsIsTriedAgainLaterAndLater(t *testing.T) {
 		if tries < 4 || tries > 8 {
 			t.Errorf("%d attempts in ten minutes", tries)
 		}
-		if told := m.get("a").Told[0]; told.Failed != int32(tries) || told.Error != "it is deaf" || told.Next == nil {
-			t.Errorf("it remembers %+v", told)
+		if told := m.get("a").Told[0]; told.Failed != int32(tries) || told.Error != "the target fails" || told.Next == nil {
+			t.Errorf("the stored result is %+v", told)
 		}
 		end()
-		end = run(m, e) // a restarted hub waits as long
+		end = run(m, e) // a restarted hub continues the back-off
 		time.Sleep(10 * time.Second)
 		if again, _ := e.set(true); again > tries+1 {
-			t.Errorf("it began anew: %d attempts at once", again-tries)
+			t.Errorf("after a restart there are %d attempts at once", again-tries)
 		}
 		time.Sleep(20 * time.Hour)
 		if all, _ := e.set(false); all > 20*6+tries+3 {
@@ -274,14 +274,14 @@ func TestWhatFailsIsTriedAgainLaterAndLater(t *testing.T) {
 		over(closed)
 		m.put(closed)
 		time.Sleep(20 * time.Minute)
-		if _, heard := e.set(false); heard != "a-closed" {
-			t.Errorf("told %q, want its end: nobody is told of an opening that is over", heard)
+		if _, sent := e.set(false); sent != "a-closed" {
+			t.Errorf("sent %q, want only the end", sent)
 		}
 		end()
 	})
 }
 
-// A test message goes to its target at once, stores nothing, and returns the target's error.
+// A test message is sent to its target at once. It stores nothing and returns the target's error.
 func TestATestIsSentAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
@@ -291,32 +291,32 @@ func TestATestIsSentAtOnce(t *testing.T) {
 		if err := n.TestTarget(t.Context(), "webhook"); err != nil {
 			t.Error(err)
 		}
-		if tries, heard := e.set(true); tries != 1 || heard != "test" || other.sent != nil {
-			t.Errorf("%d attempts, heard %q, the other one %v", tries, heard, other.sent)
+		if tries, sent := e.set(true); tries != 1 || sent != "test" || other.sent != nil {
+			t.Errorf("%d attempts, sent %q, the other target got %v", tries, sent, other.sent)
 		}
-		if err := n.TestTarget(t.Context(), "webhook"); err == nil || err.Error() != "it is deaf" {
-			t.Errorf("of one that is deaf: %v", err)
+		if err := n.TestTarget(t.Context(), "webhook"); err == nil || err.Error() != "the target fails" {
+			t.Errorf("TestTarget of a failing target: %v", err)
 		}
 		if tries, _ := e.set(true); tries != 2 {
-			t.Errorf("a test is tried again by itself: %d attempts", tries)
+			t.Errorf("a failed test is repeated: %d attempts", tries)
 		}
 		if err := n.TestTarget(t.Context(), "pigeon"); !errors.Is(err, errNobody) {
-			t.Errorf("of nobody: %v", err)
+			t.Errorf("TestTarget of an unknown target: %v", err)
 		}
 		if told := m.get("a").Told; len(told) != 0 {
-			t.Errorf("the incident remembers a test: %+v", told)
+			t.Errorf("the test is stored in an incident: %+v", told)
 		}
 		if err := n.TestTarget(t.Context(), "mail"); err != nil {
 			t.Error(err)
 		}
 		got := other.sent
 		if got == nil || got.Event != Test || got.Incident != nil || got.Hub != "https://hub" || !got.At.Time.Equal(time.Now()) || !strings.Contains(got.Line(), "This is a test") {
-			t.Errorf("it was sent %+v", got)
+			t.Errorf("the sent message is %+v", got)
 		}
 		other.hangs = true
 		began := time.Now()
 		if err := n.TestTarget(t.Context(), "mail"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != timeout {
-			t.Errorf("of one that hangs: %v after %s", err, time.Since(began))
+			t.Errorf("TestTarget of a hanging target: %v after %s", err, time.Since(began))
 		}
 	})
 }
@@ -346,7 +346,7 @@ func TestAWebhookIsSignedAndFollowsNobody(t *testing.T) {
 		body, _ = io.ReadAll(r.Body)
 		head = r.Header
 		if r.URL.Path == "/elsewhere" {
-			t.Error("it was led elsewhere")
+			t.Error("the webhook follows a redirect")
 		}
 		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(code)
@@ -359,32 +359,32 @@ func TestAWebhookIsSignedAndFollowsNobody(t *testing.T) {
 	}
 	var got Message
 	if err := json.Unmarshal(body, &got); err != nil || got.Incident.Name != "a" || got.Event != Opened {
-		t.Errorf("it was sent %s (%v)", body, err)
+		t.Errorf("the body is %s (%v)", body, err)
 	}
 	if head.Get("Flotilla-Signature") != "sha256="+Sign([]byte("key"), body) || head.Get("Flotilla-Delivery") != m.ID() || !strings.HasPrefix(m.ID(), "a-opened-") {
-		t.Errorf("it was sent with %v", head)
+		t.Errorf("the headers are %v", head)
 	}
 	for _, code = range []int{http.StatusFound, http.StatusTeapot, http.StatusInternalServerError} {
 		if err := w.Send(t.Context(), m); err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("after %d it says: %v", code, err)
+			t.Errorf("the error after status %d is: %v", code, err)
 		}
 	}
 	srv.Close()
 	if err := w.Send(t.Context(), m); err == nil || strings.Contains(err.Error(), "T0") {
-		t.Errorf("without a server it says: %v", err)
+		t.Errorf("the error without a server is: %v", err)
 	}
 	if strings.Contains(w.To(), "secret") {
-		t.Errorf("it shows its secret: %s", w.To())
+		t.Errorf("To shows the secret: %s", w.To())
 	}
 }
 
 // A server is a mail server that accepts mail after a valid EHLO, as in RFC 5321 (4.1.4).
 type server struct {
 	refuses string // unknown recipients
-	waits   string // recipients that it refuses temporarily at first
-	moments int    // how many times
-	leaves  bool   // it closes the connection after a mail
-	longest int    // the longest line that it accepts; 0: any
+	waits   string // recipients that the server refuses temporarily at first
+	moments int    // number of these refusals
+	leaves  bool   // the server closes the connection after a mail
+	longest int    // the longest line that the server accepts; 0: any
 	letter  chan string
 	address string
 }
@@ -422,15 +422,15 @@ func (s *server) talk(conn net.Conn) {
 		}
 		switch verb, what, _ := strings.Cut(strings.TrimSpace(line), " "); {
 		case verb == "EHLO" && what != "[127.0.0.1]":
-			say("421 that is not who you are")
+			say("421 invalid name in EHLO")
 			return
 		case verb == "EHLO":
 			say("250 hello")
 		case verb == "RCPT" && s.refuses != "" && strings.Contains(what, s.refuses):
-			say("550 nobody here has that name")
+			say("550 unknown recipient")
 		case verb == "RCPT" && s.moments > 0 && strings.Contains(what, s.waits):
 			s.moments--
-			say("450 come again later")
+			say("450 try again later")
 		case verb == "DATA":
 			say("354 go on")
 			var b strings.Builder
@@ -470,25 +470,25 @@ func TestMailSaysItAndNothingOfAnIncidentIsAHeader(t *testing.T) {
 	text := <-s.letter
 	head, body, _ := strings.Cut(text, "\r\n\r\n")
 	if strings.Contains(head, "\nBcc:") || !strings.Contains(head, "To: kari@example.org, ola@example.org") || !strings.Contains(head, "Subject: [Flotilla] Critical: oslo is dark") || !strings.Contains(body, "https://hub") {
-		t.Errorf("the letter is\n%s", text)
+		t.Errorf("the mail is\n%s", text)
 	}
 	m.Server = "smtp://127.0.0.1:1"
 	if err := m.Send(t.Context(), Message{Event: Test}); err == nil {
-		t.Error("a server that is gone has taken it")
+		t.Error("sending to a stopped server succeeds")
 	}
 }
 
-// A mail that the server has accepted is not sent again, whatever the server does afterwards.
-func TestALetterThatWasTakenIsSent(t *testing.T) {
+// A mail that the server has accepted is not sent again, even if the server fails afterwards.
+func TestAnAcceptedMailIsNotSentAgain(t *testing.T) {
 	s := serve(t, server{leaves: true})
 	m := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"kari@example.org"}}
 	if err := m.Send(t.Context(), Message{Event: Opened, Incident: trouble("a", nil)}); err != nil || len(s.letter) != 1 {
-		t.Errorf("%d letters were taken, and yet %v", len(s.letter), err)
+		t.Errorf("%d mails are accepted, but Send returns %v", len(s.letter), err)
 	}
 }
 
-// An address that does not exist does not stop the mail to the others.
-func TestWhoIsRefusedKeepsNobodyElseFromTheMail(t *testing.T) {
+// An unknown recipient does not prevent the mail to the others.
+func TestAnUnknownRecipientDoesNotStopTheMail(t *testing.T) {
 	s := serve(t, server{refuses: "ola"})
 	to := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"ola@example.org", "kari@example.org"}}
 	m := &memory{s: state.Empty("x", time.Now())}
@@ -498,26 +498,26 @@ func TestWhoIsRefusedKeepsNobodyElseFromTheMail(t *testing.T) {
 		(&teller{Notifier: n, Target: to, pending: map[string]attempt{}}).tell(t.Context())
 	}
 	if len(s.letter) != 1 {
-		t.Errorf("%d letters were sent, want one", len(s.letter))
+		t.Errorf("%d mails are sent, want one", len(s.letter))
 	}
 	if told := m.get("a").Told; len(told) != 1 || told[0].Opened == nil || told[0].Next != nil || !strings.Contains(told[0].Error, "ola@example.org: 550") {
-		t.Errorf("it remembers %+v", told)
+		t.Errorf("the stored result is %+v", told)
 	}
 	n.Targets, to.Whom = []Target{to}, to.Whom[:1]
 	if err := n.TestTarget(t.Context(), "mail"); err == nil || !strings.Contains(err.Error(), "ola@example.org: 550") || len(s.letter) != 1 {
-		t.Errorf("of somebody whom nobody knows alone: %v", err)
+		t.Errorf("TestTarget with only an unknown recipient: %v", err)
 	}
 }
 
-// A server with greylisting refuses each recipient at first, and a mailbox may be full. Only these
+// A server with greylisting refuses each recipient at first, and a mailbox may be full. Only such
 // recipients get the mail again.
-func TestWhoIsRefusedForTheMomentGetsTheMailLater(t *testing.T) {
+func TestATemporarilyRefusedRecipientGetsTheMailLater(t *testing.T) {
 	s := serve(t, server{waits: "ola", moments: 2, refuses: "per"})
 	to := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"ola@example.org", "kari@example.org", "per@example.org"}}
 	m := &memory{s: state.Empty("x", time.Now())}
 	now := time.Now()
 	m.put(trouble("a", func(i *fleet.Incident) { i.NotifyAfter = nil }))
-	// Each check is by a new hub: everything is stored in the incident.
+	// Each check is by a restarted hub, because the incident stores the whole state.
 	look := func(after time.Duration, letters int, missed string) {
 		t.Helper()
 		now = now.Add(after)
@@ -529,16 +529,16 @@ func TestWhoIsRefusedForTheMomentGetsTheMailLater(t *testing.T) {
 		}
 		told := m.get("a").Told
 		if len(told) != 1 || got != letters || strings.Join(told[0].Missed, " ") != missed || (told[0].Next == nil) != (missed == "") {
-			t.Fatalf("%d letters, want %d; it remembers %+v, want %q missed", got, letters, told, missed)
+			t.Fatalf("%d mails, want %d; the stored result is %+v, want %q missed", got, letters, told, missed)
 		}
 	}
 	look(0, 1, "ola@example.org")
 	look(time.Second, 0, "ola@example.org")
-	look(time.Minute, 0, "ola@example.org") // the server refuses him once more
+	look(time.Minute, 0, "ola@example.org") // the server refuses ola once more
 	look(time.Minute, 1, "")
 	look(time.Hour, 0, "")
 
-	s.moments = 1 // the server acts before it answers
+	s.moments = 1
 	closed := m.get("a").DeepCopy()
 	over(closed)
 	m.put(closed)
@@ -550,36 +550,36 @@ func TestWhoIsRefusedForTheMomentGetsTheMailLater(t *testing.T) {
 	look(time.Hour, 1, "")
 	look(time.Hour, 0, "")
 
-	// A recipient without the opening gets the closing at once, with the others.
+	// A recipient that missed the opening gets the closing at the same time as the others.
 	s.moments = 1
 	m.put(trouble("b", func(i *fleet.Incident) { i.NotifyAfter = nil }))
 	b := func() *fleet.IncidentTold { return &m.get("b").Told[0] }
 	look(0, 1, "")
 	if b().Opened == nil || len(b().Missed) != 1 {
-		t.Fatalf("it remembers %+v", b())
+		t.Fatalf("the stored result is %+v", b())
 	}
 	closed = m.get("b").DeepCopy()
 	over(closed)
 	m.put(closed)
 	look(time.Second, 1, "")
 	if b().Closed == nil || len(b().Missed) != 0 {
-		t.Fatalf("it remembers %+v", b())
+		t.Fatalf("the stored result is %+v", b())
 	}
 
-	// A recipient that was removed from the configuration is not waited for.
+	// The notifier does not wait for a recipient that was removed from the configuration.
 	s.moments = 1
 	m.put(trouble("c", func(i *fleet.Incident) { i.NotifyAfter = nil }))
 	look(0, 1, "")
 	to.Whom = to.Whom[1:2]
 	look(time.Hour, 0, "")
 	if told := m.get("c").Told[0]; len(told.Missed) != 0 || told.Next != nil {
-		t.Errorf("it remembers %+v", told)
+		t.Errorf("the stored result is %+v", told)
 	}
 }
 
-// Lines of a mail stay below 998 octets, which a server need not exceed, whatever the script and
-// the number of recipients.
-func TestALetterHasNoLongLines(t *testing.T) {
+// Lines of a mail have at most 998 octets, as every server must accept, in any script and with any
+// number of recipients.
+func TestAMailHasNoLongLines(t *testing.T) {
 	s := serve(t, server{longest: 998 + len("\r\n")})
 	m := &Mail{Server: "smtp://" + s.address, From: "hub@example.org"}
 	for n := range 60 {
@@ -594,20 +594,20 @@ func TestALetterHasNoLongLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	if to, err := letter.Header.AddressList("To"); err != nil || len(to) != len(m.Whom) {
-		t.Errorf("it is to %d, want %d: %v", len(to), len(m.Whom), err)
+		t.Errorf("the mail has %d recipients, want %d: %v", len(to), len(m.Whom), err)
 	}
 	if subject, err := new(mime.WordDecoder).DecodeHeader(letter.Header.Get("Subject")); err != nil || !strings.HasPrefix(subject, "[Flotilla] Critical: Образ не может быть получен = ошибка") {
-		t.Errorf("its subject is %q, %v", subject, err)
+		t.Errorf("the subject is %q, %v", subject, err)
 	}
 	body, err := io.ReadAll(quotedprintable.NewReader(letter.Body))
 	if err != nil || !strings.HasPrefix(string(body), "Critical: "+said+".\r\n") || !strings.Contains(string(body), "\r\nhttps://hub\r\n") {
-		t.Errorf("it says %s, %v", body, err)
+		t.Errorf("the text is %s, %v", body, err)
 	}
 }
 
-// A message that is sent twice has one ID, so that receivers show it once. A later incident with
-// the same name has another.
-func TestWhatIsSentAgainIsTheSame(t *testing.T) {
+// A message that is sent twice has the same ID, so that receivers show it once. A later incident
+// with the same name has a different ID.
+func TestARepeatedMessageHasTheSameID(t *testing.T) {
 	m, at := &Mail{Whom: []string{"kari@example.org"}}, time.Now()
 	id := func(msg Message, after time.Duration) string {
 		msg.At = metav1.NewTime(at.Add(after))
@@ -620,22 +620,22 @@ func TestWhatIsSentAgainIsTheSame(t *testing.T) {
 	a, later := trouble("a", nil), trouble("a", func(i *fleet.Incident) { i.Opened = metav1.NewTime(at.Add(48 * time.Hour)) })
 	first := id(Message{Event: Opened, Incident: a}, 0)
 	if again := id(Message{Event: Opened, Incident: a}, time.Minute); again != first || first == "" {
-		t.Errorf("it is %s, and then %s", first, again)
+		t.Errorf("the ID is %s, and then %s", first, again)
 	}
 	for what, other := range map[string]string{
-		"its end":                     id(Message{Event: Closed, Incident: a}, time.Minute),
-		"another one some days later": id(Message{Event: Opened, Incident: later}, 48*time.Hour),
-		"a test":                      id(Message{Event: Test}, 0),
+		"its end":                             id(Message{Event: Closed, Incident: a}, time.Minute),
+		"a later incident with the same name": id(Message{Event: Opened, Incident: later}, 48*time.Hour),
+		"a test":                              id(Message{Event: Test}, 0),
 	} {
 		if other == first {
-			t.Errorf("%s is the same: %s", what, other)
+			t.Errorf("%s has the same ID: %s", what, other)
 		}
 	}
 	if id(Message{Event: Test}, 0) == id(Message{Event: Test}, time.Minute) {
-		t.Error("two tests are the same")
+		t.Error("two test messages have the same ID")
 	}
 	if first, again, other := (Message{Event: Opened, Incident: a}).ID(), (Message{Event: Opened, Incident: a, At: metav1.NewTime(at)}).ID(), (Message{Event: Opened, Incident: later}).ID(); again != first || other == first {
-		t.Errorf("a webhook is sent %s, then %s, and %s of another one", first, again, other)
+		t.Errorf("the webhook's ID is %s, then %s, and %s for another incident", first, again, other)
 	}
 }
 
@@ -647,7 +647,7 @@ func TestWhoSendsMailSaysWhereHeIs(t *testing.T) {
 		{"[::ffff:192.0.2.7]:40000", "[192.0.2.7]"},
 	} {
 		if says := literal(net.TCPAddrFromAddrPort(netip.MustParseAddrPort(c.at))); says != c.says {
-			t.Errorf("from %s it says %s, want %s", c.at, says, c.says)
+			t.Errorf("from %s the literal is %s, want %s", c.at, says, c.says)
 		}
 	}
 }

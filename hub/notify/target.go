@@ -28,21 +28,22 @@ import (
 
 var errNobody = errors.New("no target is set: name a webhook or a mail server in the hub's configuration")
 
-// partly is the error when some recipients did not get a message. It is sent again to those that
-// the server refused temporarily.
+// partly is the error if some recipients did not get a message. The message is sent again to the
+// recipients that the server refused temporarily.
 type partly struct {
 	error
 	later []string
 }
 
-// A Webhook gets each message as a POST of JSON. Any 2xx answer means that it was received.
+// A Webhook gets each message as a POST of JSON. Any 2xx response means that it was received.
 type Webhook struct {
 	URL    string
 	Secret []byte // signs the body as GitHub does; nil: no signature
 	Client *http.Client
 }
 
-// NewWebhook returns a webhook that follows no redirect: it sends only to the configured address.
+// NewWebhook returns a webhook that follows no redirects, so that it sends only to the configured
+// address.
 func NewWebhook(address string, secret []byte) *Webhook {
 	return &Webhook{URL: address, Secret: secret,
 		Client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
@@ -53,7 +54,7 @@ func NewWebhook(address string, secret []byte) *Webhook {
 // Name is webhook.
 func (*Webhook) Name() string { return "webhook" }
 
-// To is the webhook's host. The path is a secret of many services.
+// To is the webhook's host. The path is omitted, because many services have a secret in it.
 func (w *Webhook) To() string {
 	u, err := url.Parse(w.URL)
 	if err != nil {
@@ -90,7 +91,7 @@ func (w *Webhook) Send(ctx context.Context, m Message) error {
 	return nil
 }
 
-// reason is an error without the address, which is a secret.
+// reason returns an error without the webhook's address, which is a secret.
 func reason(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -189,7 +190,7 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 	case len(refused) < len(whom):
 	case msg.Only == nil:
 		return errors.Join(refused...)
-	default: // the others have it
+	default: // the other recipients have the message
 		_ = c.Quit()
 		return partly{errors.Join(refused...), later}
 	}
@@ -203,7 +204,7 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	_ = c.Quit() // the message has been delivered, whatever QUIT returns
+	_ = c.Quit() // the message is delivered, whatever QUIT returns
 	if len(refused) > 0 {
 		return partly{errors.Join(refused...), later}
 	}
@@ -218,15 +219,15 @@ func (m *Mail) whom(msg Message) []string {
 	return slices.DeleteFunc(slices.Clone(m.Whom), func(to string) bool { return !slices.Contains(msg.Only, to) })
 }
 
-// passes tells whether a mail server's refusal is temporary: codes 4xx. A server with greylisting
-// answers so at first.
+// passes tells whether a mail server's refusal is temporary: it has a code 4xx. A server with
+// greylisting responds with one at first.
 func passes(err error) bool {
 	var said *textproto.Error
 	return errors.As(err, &said) && said.Code/100 == 4
 }
 
-// literal is the address literal that a client without a host name sends: RFC 5321, 4.1.3. Some
-// servers refuse localhost.
+// literal returns the address literal that a client without a host name sends (RFC 5321, 4.1.3).
+// Some servers refuse localhost.
 func literal(at net.Addr) string {
 	from, err := netip.ParseAddrPort(at.String())
 	if err != nil {
@@ -239,8 +240,8 @@ func literal(at net.Addr) string {
 	return "[" + ip.String() + "]"
 }
 
-// width is the longest line of a mail, unless a word is longer. A server need not accept lines of
-// 1,000 characters.
+// width is the longest line of a mail, unless a single word is longer. A server need not accept
+// lines of 1,000 characters.
 const width = 78
 
 // letter writes a message in the format of RFC 5322. No text of an incident can add a header line.
@@ -259,7 +260,7 @@ func (m *Mail) letter(msg Message) []byte {
 		b.WriteString("\r\n")
 	}
 	head("From", m.From)
-	head("To", strings.Join(m.Whom, ", ")) // all recipients, also when only some get this message
+	head("To", strings.Join(m.Whom, ", ")) // all recipients, even if only some get this message
 	head("Subject", mime.QEncoding.Encode("utf-8", short("[Flotilla] "+strings.Join(strings.Fields(msg.Line()), " "))))
 	head("Date", msg.At.UTC().Format(time.RFC1123Z))
 	head("Message-ID", "<"+msg.ID()+"@flotilla-hub>")
@@ -292,7 +293,7 @@ func (m *Mail) letter(msg Message) []byte {
 	return b.Bytes()
 }
 
-// mostLines is how many incidents a mail about several names.
+// mostLines limits the incidents that a mail about several names.
 const mostLines = 20
 
 // about writes the lines about one incident.
