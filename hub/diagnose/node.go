@@ -63,16 +63,21 @@ func Failing(n *corev1.Node) (all []corev1.NodeCondition) {
 	return all
 }
 
-// FirstOf returns the first finding of a node. For FirstOf a node in its startup grace period is
-// not ready.
-func FirstOf(n *corev1.Node) Finding {
+// FirstOf returns the worst finding of a node, of equal ones the first. A node in its startup grace
+// period counts as not ready here.
+func FirstOf(n *corev1.Node) (worst Finding) {
 	if !Ready(n) {
 		return NotReady(n)
 	}
 	for f := range Node(n) {
+		if f.Severity() == fleet.SeverityCritical {
 		return f
 	}
-	return Finding{}
+		if worst.Cause == "" {
+			worst = f
+		}
+	}
+	return worst
 }
 
 // NotReady returns why a node is not ready.

@@ -110,8 +110,7 @@ var rules = map[fleet.IncidentCause]*Rule{
 	SiteDark: {
 		Severity: fleet.SeverityCritical, Family: FamilyDark,
 		Card: "%s is dark: no node of the site answers", Many: "%s are dark: none of their nodes answers",
-		Row: words("its site is dark"), Fix: "Look at the site's line. Hold the site, or put it into maintenance, " +
-			"before its pods begin to move.",
+		Row: words("its site is dark"), Fix: "Look at the site's line and its power.",
 	},
 	NodeDark: {
 		Severity: fleet.SeverityCritical, Family: FamilyDark, Rank: 1,

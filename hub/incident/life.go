@@ -43,10 +43,8 @@ func (p *pass) settle(q state.Subject, f findings) {
 		}
 		over := p.now
 		if r := diagnose.RuleOf(i.Cause); r.Settle > 0 && !f.gone {
-			if i.QuietSince == nil {
-				i = i.DeepCopy()
-				p.spend(i)
-				i.QuietSince, i.Counted = new(metav1.NewTime(p.now)), metav1.NewMicroTime(p.now)
+			if quiet := p.quiet(i, q); quiet != i {
+				i = quiet
 				p.plan.Do(state.Put(i, ""))
 			}
 			over = i.QuietSince.Add(r.Settle)
@@ -60,6 +58,27 @@ func (p *pass) settle(q state.Subject, f findings) {
 	}
 	p.open[q] = now
 	p.plan.WakeFor(q, wake)
+}
+
+// quiet returns an incident whose cause is not seen at the moment; the incident itself if nothing
+// changes. Its workload may be short all the same: a new pod is not ready at once.
+func (p *pass) quiet(i *fleet.Incident, q state.Subject) *fleet.Incident {
+	short := i.Count.Workloads
+	if ofWork(i) {
+		if short = 0; diagnose.WorkOf(p.s.Get(q.Key)).Short {
+			short = 1
+		}
+	}
+	if i.QuietSince != nil && short == i.Count.Workloads {
+		return i
+	}
+	i = i.DeepCopy()
+	if p.spend(i); i.QuietSince == nil {
+		i.QuietSince = new(metav1.NewTime(p.now))
+	}
+	i.Count.Workloads, i.Counted = short, metav1.NewMicroTime(p.now)
+	p.short(i, short > 0)
+	return i
 }
 
 // lead checks again the workloads whose pods find no node, because their incidents may begin or

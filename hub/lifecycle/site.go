@@ -77,6 +77,10 @@ type evictionHold struct {
 	clearTaints bool   // also remove the NoExecute taints of its nodes
 }
 
+// stateTexts name a site's states in events.
+var stateTexts = map[fleet.SiteState]string{fleet.SiteFullDisruption: "is dark",
+	fleet.SitePartialDisruption: "is partly disrupted", fleet.SiteNormal: "is back to normal"}
+
 // StateOf returns the disruption state of a site.
 func StateOf(c state.SiteCount, unhealthy float64) fleet.SiteState {
 	switch {
@@ -143,7 +147,7 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 	why := ""
 	if st.State != next {
 		if st.State != "" || next != fleet.SiteNormal {
-			why = fmt.Sprintf("site %s %s: %d of %d nodes ready", name, next, c.Ready, c.Ready+c.NotReady)
+			why = fmt.Sprintf("site %s %s: %d of %d nodes ready", name, stateTexts[next], c.Ready, c.Ready+c.NotReady)
 		}
 		at := metav1.NewTime(now)
 		st.State, st.Since = next, &at

@@ -198,7 +198,7 @@ func Sample() []state.Object {
 		Event("Node", "pi-1", "RegisteredNode",
 			"register node pi-1 on site oslo: linux/arm64, Debian GNU/Linux 12 (bookworm), docker://28.5.2",
 			50*time.Hour),
-		Event("Site", "bergen", "SiteDisrupted", "site bergen PartialDisruption: 1 of 4 nodes ready", 2*time.Minute),
+		Event("Site", "bergen", "SiteDisrupted", "site bergen is partly disrupted: 1 of 4 nodes ready", 2*time.Minute),
 		Event("Pod", "kiosk-7d9f-crash", "BackOff", "back-off restarting container web: exit code 1", 30*time.Second),
 		Pod("kiosk-7d9f-abcde", "pi-1", nil), Pod("kiosk-7d9f-fghij", "pi-2", nil),
 		Pod("kiosk-7d9f-klmno", "", func(p *corev1.Pod) {

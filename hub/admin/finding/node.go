@@ -30,7 +30,7 @@ func SitePill(s *fleet.Site) frame.Pill {
 	case fleet.SitePartialDisruption:
 		return frame.Pill{Kind: "warn", Text: "Partial disruption"}
 	case fleet.SiteFullDisruption:
-		return frame.Pill{Kind: "bad", Text: "Full disruption"}
+		return frame.Pill{Kind: "bad", Text: "Dark"}
 	}
 	return frame.Pill{Kind: "ok", Text: "Normal"}
 }
@@ -44,10 +44,12 @@ func NodePill(n *corev1.Node) frame.Pill {
 		return frame.Pill{Kind: "bad", Text: "Unknown"}
 	case f.Cause == diagnose.NodeNotReady:
 		return frame.Pill{Kind: "bad", Text: "Not ready"}
-	case n.Spec.Unschedulable:
-		return frame.Pill{Kind: "warn", Text: "Ready, cordoned"}
+	case f.Cause != "" && n.Spec.Unschedulable:
+		return frame.Pill{Kind: "warn", Text: "Ready, " + trouble(f) + ", cordoned"}
 	case f.Cause != "":
 		return frame.Pill{Kind: "warn", Text: "Ready, " + trouble(f)}
+	case n.Spec.Unschedulable:
+		return frame.Pill{Kind: "warn", Text: "Ready, cordoned"}
 	}
 	return frame.Pill{Kind: "ok", Text: "Ready"}
 }

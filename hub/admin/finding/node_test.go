@@ -34,6 +34,30 @@ func TestWhichConditionsNeedAttention(t *testing.T) {
 	}
 }
 
+// A node's status names its worst trouble, whether the node is cordoned or not.
+func TestANodesStatusNamesTheWorst(t *testing.T) {
+	cordoned := func(n *corev1.Node) { n.Spec.Unschedulable = true }
+	memory := admintest.Condition("MemoryPressure", "True", "Low", "m")
+	failing := admintest.Condition(fleet.ConditionStorageHealthy, "False", "ReadOnly", "m")
+	for _, c := range []struct {
+		name string
+		give []func(*corev1.Node)
+		want string
+	}{
+		{"cordoned only", []func(*corev1.Node){cordoned}, "Ready, cordoned"},
+		{"cordoned and in trouble", []func(*corev1.Node){cordoned, memory}, "Ready, MemoryPressure, cordoned"},
+		{"a critical trouble after a warning", []func(*corev1.Node){memory, failing}, "Ready, ReadOnly"},
+	} {
+		n := admintest.Node("n", "oslo", nil)
+		for _, give := range c.give {
+			give(n)
+		}
+		if got := NodePill(n); got != (frame.Pill{Kind: "warn", Text: c.want}) {
+			t.Errorf("%s: %v, want %q", c.name, got, c.want)
+		}
+	}
+}
+
 func TestWhyASilentNodeKeepsItsPods(t *testing.T) {
 	for _, c := range []struct {
 		name   string
