@@ -384,6 +384,28 @@ func TestAStatusMayBeAPattern(t *testing.T) {
 	}
 }
 
+// Saving is offered for lists with objects, not for empty ones and refused addresses.
+func TestAnEmptyListIsNotOfferedAsAView(t *testing.T) {
+	for _, c := range []struct {
+		name, path string
+		fleet      *admintest.Memory
+		want       bool
+	}{
+		{"nodes", "/nodes", admintest.New(admintest.Sample()...), true},
+		{"a search without a result", "/nodes?q=nothing", admintest.New(admintest.Sample()...), true},
+		{"an unknown order", "/nodes?sort=x", admintest.New(admintest.Sample()...), false},
+		{"no nodes", "/nodes", admintest.New(), false}, {"no workloads", "/workloads", admintest.New(), false},
+	} {
+		config := configOf(c.fleet)
+		with, _ := guarded(t, c.fleet)
+		config.Views = with.Views
+		_, body := start(t, config).ask(t, "admin", "GET", c.path, nil)
+		if got := strings.Contains(body, "Save this view"); got != c.want {
+			t.Errorf("%s: it can be saved: %v", c.name, got)
+		}
+	}
+}
+
 func TestOnlyListsAreSavedAsViews(t *testing.T) {
 	c, _ := guarded(t, admintest.New(admintest.Sample()...))
 	g := c.Views

@@ -57,6 +57,11 @@ func TestAnIncidentIsAcknowledgedOnItsPage(t *testing.T) {
 	if !strings.Contains(body, `<a href="/sites/bergen">Site bergen</a>`) {
 		t.Error("it does not lead to its site's page")
 	}
+	for _, fact := range []string{`<a href="/incidents?cause=SiteDark">SiteDark</a>`, `<a href="/sites/bergen">bergen</a>`} {
+		if !strings.Contains(body, fact) {
+			t.Errorf("the facts lack %s", fact)
+		}
+	}
 	if code, body := srv.do(t, "operator", "/actions/incidents/acknowledge", item); code != http.StatusOK ||
 		!strings.Contains(wordsOf(body), "is acknowledged by test-operator. Undo") {
 		t.Errorf("acknowledged: %d %s", code, wordsOf(body))

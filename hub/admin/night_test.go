@@ -89,10 +89,12 @@ func TestADarkSitesCardSaysWhatBecomesOfItsPods(t *testing.T) {
 	}{
 		"No pod has to move.":                             {site, func(*fleet.Incident) {}},
 		"3 pods told to leave. No other pod has to move.": {site, func(i *fleet.Incident) { i.Evicted = 3 }},
-		"Pods start to move in":                           {site, func(i *fleet.Incident) { i.NextMove = new(admintest.Ago(-5 * time.Minute)) }},
-		"Pods stay: the site is on hold.":                 {held, func(i *fleet.Incident) { i.Held = "fully disrupted, and its disruptionPolicy is Hold" }},
-		"Pods stay: somebody holds them.":                 {site, func(i *fleet.Incident) { i.Held = "somebody holds them" }},
-		"Pods stay: the eviction rate of the site is 0.":  {still, func(*fleet.Incident) {}},
+		"Pods start to move in": {site, func(i *fleet.Incident) {
+			i.NextMove, i.Actions = new(admintest.Ago(-5*time.Minute)), []fleet.IncidentAction{fleet.ActionHold}
+		}},
+		"Pods stay: the site is on hold.":                {held, func(i *fleet.Incident) { i.Held = "fully disrupted, and its disruptionPolicy is Hold" }},
+		"Pods stay: somebody holds them.":                {site, func(i *fleet.Incident) { i.Held = "somebody holds them" }},
+		"Pods stay: the eviction rate of the site is 0.": {still, func(*fleet.Incident) {}},
 	} {
 		i := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "x"}, State: fleet.IncidentOpen, Cause: "SiteDark", Severity: fleet.SeverityCritical, Site: "oslo", About: fleet.IncidentObject{Kind: "Site", Name: "oslo"}, Since: admintest.Ago(time.Hour), Opened: admintest.Ago(time.Hour), Message: "oslo is dark"}
 		c.give(i)
@@ -101,6 +103,8 @@ func TestADarkSitesCardSaysWhatBecomesOfItsPods(t *testing.T) {
 		_, body := start(t, configOf(m)).ask(t, "admin", "GET", "/", nil)
 		if words := wordsOf(body); !strings.Contains(words, want) {
 			t.Errorf("it does not say %q: %s", want, words)
+		} else if advises := strings.Contains(words, "before they move"); advises != strings.HasPrefix(want, "Pods start") {
+			t.Errorf("%q: it advises to keep the pods: %v", want, advises)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestAMomentThatCannotBeReplayed(t *testing.T) {
 	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for _, path := range []string{"/?at=yesterday", "/?at=2020-01-01T00:00:00Z", "/?at=-99999"} {
 		resp, body := srv.ask(t, "viewer", "GET", path, nil)
-		if resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "last 12 hours") || !strings.Contains(body, `href="/">Overview<`) {
+		if resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "last 12 h.") || !strings.Contains(body, `href="/">Overview<`) {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, wordsOf(body))
 		}
 	}

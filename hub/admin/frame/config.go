@@ -114,7 +114,10 @@ type Certificate struct {
 type Told struct{ Name, To string }
 
 // A Fact is a name with its value.
-type Fact struct{ Name, Value string }
+type Fact struct {
+	Name, Value string
+	Href        string // "": none
+}
 
 // A Liveness is what is known of a node's link.
 type Liveness = devices.Liveness
@@ -247,7 +250,7 @@ func MemberRows(all []Member, now time.Time) (rows []MemberRow) {
 // FactsOf are labels as facts, sorted.
 func FactsOf(m map[string]string) (facts []Fact) {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		facts = append(facts, Fact{k, m[k]})
+		facts = append(facts, Fact{Name: k, Value: m[k]})
 	}
 	return facts
 }

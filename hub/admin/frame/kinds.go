@@ -24,6 +24,7 @@ type Listing struct {
 	Found func(*Request) []state.Object       // the objects under the query's filter, on all pages
 	Pill  func(*Request, state.Object) Pill   // an object's status
 	Where func(*Request, state.Object) string // a note that tells objects with one name apart; nil: none
+	Sorts []string                            // the columns by which the list can be sorted
 }
 
 // shownAs returns how the page shows a kind. Every kind that makes pods is a workload.

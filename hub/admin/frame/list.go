@@ -31,6 +31,16 @@ type Sorter[T any] struct {
 	By          func(a *Request) func(x, y T) int
 }
 
+// SortNames are the columns by which a list can be sorted.
+func SortNames[T any](by []Sorter[T]) (names []string) {
+	for _, s := range by {
+		if s.Name != "" {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
 // A Column is the head of a column, with the address that sorts by it.
 type Column struct {
 	Title, Href string

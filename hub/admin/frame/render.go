@@ -270,7 +270,7 @@ func (c *Call) wrap(code int, r rendered) error {
 	if c.User.Name != "" {
 		f.Hubs = hubsSaid(c.Members(c.Request().Context()))
 	}
-	f.Saved = c.savedViews()
+	f.Saved = c.savedViews(code)
 	whole, err := c.look.whole.frame(f)
 	if err != nil {
 		c.Log.Error("page failed", "path", f.Path, "err", err)

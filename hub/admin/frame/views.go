@@ -58,6 +58,9 @@ func (a *Request) wrongFilter(list string) string {
 			ok = a.Site(value) != nil || a.Count(value).Nodes > 0
 		case "namespace":
 			ok = a.Get(state.Key{Kind: state.Namespaces, Name: value}) != nil
+		case "sort":
+			sorts := a.sortsOf(list)
+			ok, use = slices.Contains(sorts, strings.TrimPrefix(value, "-")), useOne(sorts)
 		case "since":
 			d, err := time.ParseDuration(value)
 			ok, use = err == nil && d > 0, " Use for example 1h."
@@ -80,7 +83,23 @@ func inMenu(menu [][2]string, value string) (ok bool, use string) {
 			values = append(values, p[0])
 		}
 	}
-	return ok, " Use " + strings.Join(values[:len(values)-1], ", ") + " or " + values[len(values)-1] + "."
+	return ok, useOne(values)
+}
+
+// useOne names the values that a filter can have; there must be two at least.
+func useOne(values []string) string {
+	last := len(values) - 1
+	return " Use " + strings.Join(values[:last], ", ") + " or " + values[last] + "."
+}
+
+// sortsOf are the columns by which a list can be sorted.
+func (a *Request) sortsOf(list string) []string {
+	for kind, l := range a.listings {
+		if l.Sorts != nil && shownAs(kind).list == list {
+			return l.Sorts
+		}
+	}
+	return nil
 }
 
 // viewHref is the address of a list as a view stores it; "": it is not the address of a list.
@@ -121,9 +140,9 @@ func (c *Call) person() (name string, ok bool) {
 	return c.User.Name, c.Views != nil && c.User.Name != "" && c.User.Via != "certificate"
 }
 
-// savedViews are the user's views of this page's list; nil: the page is not a list, or the user
-// cannot have views.
-func (c *Call) savedViews() *savedViews {
+// savedViews are the user's views of this page's list; nil: the page is not a list, the user cannot
+// have views, or there is nothing to save.
+func (c *Call) savedViews(code int) *savedViews {
 	r := c.Request()
 	here := viewHref(r.URL.RequestURI())
 	if _, ok := c.person(); !ok || r.Method != http.MethodGet || here == "" ||
@@ -136,7 +155,21 @@ func (c *Call) savedViews() *savedViews {
 			d.Views = append(d.Views, savedView{v.Name, v.Href, v.Href == here})
 		}
 	}
+	if len(d.Views) == 0 && (code != http.StatusOK || c.lists(r.URL.Path) == 0) {
+		return nil
+	}
 	return d
+}
+
+// lists returns how many objects the list at a path has without a filter.
+func (c *Call) lists(path string) (n int) {
+	s := c.Fleet.Snapshot()
+	for _, kind := range state.Kinds() {
+		if "/"+shownAs(kind).list == path {
+			n += s.Len(kind)
+		}
+	}
+	return n
 }
 
 // OwnViews are all views of the user. If they cannot be read, the page is shown without them.

@@ -34,6 +34,7 @@ type Card struct {
 	Outcome
 	Provisional bool           // it may become another
 	Quiet       *format.Moment // since when its cause has not been seen
+	Settles     string         // how long it must not be seen before the incident is over
 	TakenUp     string         // who acknowledged it
 	Note        string
 	Examples    []exampleLink
@@ -190,9 +191,21 @@ func single(a *frame.Request, i *fleet.Incident) Card {
 	}
 	if i.QuietSince != nil && a.Now.Sub(i.QuietSince.Time) >= quietTold {
 		c.Quiet = format.Time(i.QuietSince.Time, a.Now)
+		c.Settles = format.Duration(diagnose.RuleOf(i.Cause).Settle)
 	}
 	c.Examples, c.More = examplesOf(i)
+	c.Fix += keepAdvice(c.Outcome, i)
 	return c
+}
+
+// keepAdvice says how to keep an incident's pods; "": no pod is about to move, or it cannot be
+// prevented.
+func keepAdvice(o Outcome, of ...*fleet.Incident) string {
+	may := slices.ContainsFunc(of, func(i *fleet.Incident) bool { return slices.Contains(i.Actions, fleet.ActionHold) })
+	if !may || o.Next == nil || o.Moving || o.Held != "" {
+		return ""
+	}
+	return " To keep its pods, hold the site or put it into maintenance before they move."
 }
 
 // several shows the card of several incidents: of one cause, or of the remaining causes.
@@ -236,6 +249,7 @@ func several(a *frame.Request, c incident.Card) Card {
 	if evicted > 0 {
 		shown.Evicted = format.Plural(int(evicted), "pod")
 	}
+	shown.Fix += keepAdvice(shown.Outcome, c.Incidents...)
 	return shown
 }
 

@@ -64,7 +64,7 @@ func Incident(a *frame.Request) (frame.Page, error) {
 	if of := named(a, cmp.Or(i.PartOf, i.Followed)); of != nil {
 		d.PartOf = entry{Href: frame.IncidentHref(of.Name), Message: of.Message, Pill: pillOf(of)}
 	}
-	d.Facts = factsOf(i)
+	d.Facts = factsOf(a, i)
 	d.Timeline = timelineOf(a, i)
 	if d.Place = d.About; state.KindNamed(i.About.Kind) == state.Sites {
 		d.Place = frame.SiteHref(i.About.Name)
@@ -107,6 +107,9 @@ func timelineOf(a *frame.Request, i *fleet.Incident) (lines []line) {
 	if i.Closed != nil {
 		end = i.Closed.Time
 	}
+	if r := replacedBy(a.Snapshot, i, end); r.made > 0 {
+		add(r.at, r.text(), r.href)
+	}
 	for _, e := range changesOf(a, i) {
 		switch e.Kind {
 		case changes.Version, changes.Boot, changes.Drain, changes.People:
@@ -143,14 +146,16 @@ func named(a *frame.Request, name string) *fleet.Incident {
 }
 
 // factsOf are what an incident touches and has cost so far.
-func factsOf(i *fleet.Incident) (facts []frame.Fact) {
+func factsOf(a *frame.Request, i *fleet.Incident) (facts []frame.Fact) {
 	add := func(name, value string) {
 		if value != "" {
 			facts = append(facts, frame.Fact{Name: name, Value: value})
 		}
 	}
-	add("Cause", string(i.Cause))
-	add("Site", i.Site)
+	facts = append(facts, frame.Fact{Name: "Cause", Value: string(i.Cause), Href: listHref(i.Cause, "")})
+	if i.Site != "" {
+		facts = append(facts, frame.Fact{Name: "Site", Value: i.Site, Href: siteHref(a, i.Site)})
+	}
 	add("Began", format.Stamp(i.Since.Time))
 	if i.Closed != nil {
 		add("Over", format.Stamp(i.Closed.Time))

@@ -167,10 +167,16 @@ func rowOf(a *frame.Request, i *fleet.Incident) row {
 	if i.Acknowledged != nil {
 		r.TakenUp = i.Acknowledged.By
 	}
-	if i.Site != "" && a.Site(i.Site) != nil {
-		r.SiteHref = frame.SiteHref(i.Site)
-	}
+	r.SiteHref = siteHref(a, i.Site)
 	return r
+}
+
+// siteHref is the page of a site; "": there is no such site.
+func siteHref(a *frame.Request, name string) string {
+	if name == "" || a.Site(name) == nil {
+		return ""
+	}
+	return frame.SiteHref(name)
 }
 
 // Listings is the list of incidents.

@@ -229,6 +229,7 @@ var Listings = map[state.Kind]frame.Listing{
 		Found: func(a *frame.Request) []state.Object { return frame.Objects(findNodes(a)) },
 		Pill:  func(_ *frame.Request, o state.Object) frame.Pill { return finding.NodePill(o.(*corev1.Node)) },
 		Where: func(_ *frame.Request, o state.Object) string { return state.SiteOf(o.(*corev1.Node)) },
+		Sorts: frame.SortNames(nodeOrders),
 	},
 	state.Sites: {
 		Found: func(a *frame.Request) []state.Object { return frame.Objects(findSites(a)) },

@@ -21,13 +21,14 @@ import (
 )
 
 const (
-	// replayed is how far back the fleet's picture can be replayed, in steps of replayStep.
+	// replayed is how far back the fleet's picture can be replayed at most, in steps of replayStep.
 	replayed   = 12 * time.Hour
 	replayStep = 10 * time.Minute
 )
 
 // A replay is the slider over the fleet's picture, and the moment that it stands at.
 type replay struct {
+	Span             string // how far back it goes; "": nothing is known of the past
 	Past             bool   // it stands at an earlier moment than now
 	Min, Value, Step int    // of the slider, in minutes after now
 	At, Ago          string // the moment in words
@@ -44,26 +45,48 @@ type openIncident struct {
 	Pill                      frame.Pill
 }
 
+// knownSpan is how far back the fleet can be replayed: to when the oldest node joined.
+func knownSpan(a *frame.Request) (span time.Duration) {
+	for n := range a.Nodes() {
+		if age := a.Now.Sub(n.CreationTimestamp.Time); age >= replayed {
+			return replayed
+		} else if age > span {
+			span = age
+		}
+	}
+	if span >= 2*time.Hour {
+		return span.Truncate(time.Hour) // as format.Duration says it
+	}
+	return span.Truncate(replayStep)
+}
+
 // replayOf reads the query's moment: minutes after now, as the slider sends them, or an RFC 3339 time.
 func replayOf(a *frame.Request) (r replay, err error) {
-	r = replay{Min: -int(replayed / time.Minute), Step: int(replayStep / time.Minute), at: a.Now}
+	known := knownSpan(a)
+	r = replay{Min: -int(known / time.Minute), Step: int(replayStep / time.Minute), at: a.Now}
+	if known > 0 {
+		r.Span = format.Duration(known)
+	}
 	text := strings.TrimSpace(a.Query("at"))
 	if text == "" {
 		return r, nil
 	}
-	if minutes, err := strconv.Atoi(text); err == nil && minutes >= r.Min && minutes <= 0 {
-		if minutes == 0 {
-			return r, nil
-		}
+	if text == "0" {
+		return r, nil
+	}
+	if known == 0 {
+		return r, frame.InputError("The past of this fleet can be replayed when its first node is 10 minutes old.")
+	}
+	if minutes, err := strconv.Atoi(text); err == nil && minutes >= r.Min && minutes < 0 {
 		r.at = a.Now.Add(time.Duration(minutes) * time.Minute).Truncate(replayStep)
 	} else if r.at, err = time.Parse(time.RFC3339, text); err != nil {
-		return r, frame.InputError(fmt.Sprintf("at=%s is not a moment of the last 12 hours. Use for example at=%s.",
-			bound.Text(text, 40), momentText(a.Now.Add(-time.Hour).Truncate(replayStep))))
+		return r, frame.InputError(fmt.Sprintf("at=%s is not a moment of the last %s. Use for example at=%s.",
+			bound.Text(text, 40), r.Span, momentText(a.Now.Add(-replayStep).Truncate(replayStep))))
 	}
-	first := a.Now.Add(-replayed).Truncate(replayStep)
+	first := a.Now.Add(-known).Truncate(replayStep)
 	if r.at.Before(first) || r.at.After(a.Now) {
-		return r, frame.InputError(fmt.Sprintf("at=%s is outside of the last 12 hours. Use a moment from %s on.",
-			bound.Text(text, 40), momentText(first)))
+		return r, frame.InputError(fmt.Sprintf("at=%s is outside of the last %s. Use a moment from %s on.",
+			bound.Text(text, 40), r.Span, momentText(first)))
 	}
 	r.Past, r.Value = true, -int(a.Now.Sub(r.at)/time.Minute)
 	r.At, r.Ago = r.at.UTC().Format("15:04 UTC"), format.Duration(a.Now.Sub(r.at).Truncate(time.Minute))

@@ -72,8 +72,25 @@ func TestTheNightIsReplayed(t *testing.T) {
 	}
 	for _, wrong := range []string{"x", "-730", "10", "2020-01-01T00:00:00Z", momentText(admintest.Now.Add(time.Hour))} {
 		_, err := Show(at(m, wrong))
-		if err == nil || !strings.Contains(err.Error(), "Use ") || !strings.Contains(err.Error(), "last 12 hours") {
+		if err == nil || !strings.Contains(err.Error(), "Use ") || !strings.Contains(err.Error(), "last 12 h.") {
 			t.Errorf("at=%s: %v", wrong, err)
+		}
+	}
+}
+
+// The slider goes back to when the oldest node joined, and not beyond 12 hours.
+func TestTheReplayGoesBackToWhatIsKnown(t *testing.T) {
+	for age, want := range map[time.Duration]string{9 * time.Minute: "", 25 * time.Minute: "20 min",
+		119 * time.Minute: "110 min", 11*time.Hour + 50*time.Minute: "11 h", 100 * time.Hour: "12 h"} {
+		m := admintest.New(admintest.Node("pi-1", "oslo", func(n *corev1.Node) {
+			n.CreationTimestamp = admintest.Ago(age)
+		}), admintest.Node("pi-2", "oslo", func(n *corev1.Node) { n.CreationTimestamp = admintest.Ago(time.Minute) }))
+		r, err := replayOf(at(m, ""))
+		if err != nil || r.Span != want {
+			t.Errorf("of a fleet that is %s old: %q, want %q: %v", age, r.Span, want, err)
+		}
+		if _, err := replayOf(at(m, "-720")); (err == nil) != (age > replayed) {
+			t.Errorf("of a fleet that is %s old, 12 hours ago: %v", age, err)
 		}
 	}
 }

@@ -253,6 +253,7 @@ var Listings = func() map[state.Kind]frame.Listing {
 		Found: func(a *frame.Request) []state.Object { return frame.Objects(findPods(a)) },
 		Pill:  func(a *frame.Request, o state.Object) frame.Pill { return PodRowOf(a, o.(*corev1.Pod)).Pill },
 		Where: func(_ *frame.Request, o state.Object) string { return o.(*corev1.Pod).Spec.NodeName },
+		Sorts: frame.SortNames(podOrders),
 	}}
 	for _, l := range frame.ListedWorkloads {
 		all[l.Kind] = frame.Listing{
