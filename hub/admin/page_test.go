@@ -43,7 +43,7 @@ var everyView = []struct {
 	{"site-settings", "/actions/sites/settings?item=%2Foslo", []string{"Settings: oslo", "A silent node is unknown after"}},
 	{"pods", "/pods", []string{"4 pods", "kiosk-7d9f-klmno", "Pending", "untolerated taint", "Its node is not ready"}},
 	{"pod", "/pods/default/kiosk-7d9f-crash", []string{"back-off 5 min restarting failed container, last ended with exit code 1", "registry.example/kiosk:1.4.2", "back-off restarting container web"}},
-	{"events", "/events", []string{"SiteDisrupted", "node pi-2 Ready=Unknown"}},
+	{"events", "/events", []string{"SiteDisrupted", "Node pi-2 does not answer"}},
 	{"add", "/devices/add", []string{"Make a token"}},
 	{"missing", "/nodes/nobody", []string{"There is no node nobody."}},
 }

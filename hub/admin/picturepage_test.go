@@ -69,7 +69,7 @@ func TestThePictureStandsUnderTheTiles(t *testing.T) {
 	if tiles < 0 || picture < tiles || cards < picture {
 		t.Errorf("tiles, picture and cards begin at %d, %d and %d", tiles, picture, cards)
 	}
-	if got := regexp.MustCompile(`\d+ of \d+ ready`).FindAllString(body, -1); !slices.Equal(got, []string{"2 of 3 ready"}) {
+	if got := regexp.MustCompile(`>\d+/\d+</strong>`).FindAllString(body, -1); !slices.Equal(got, []string{">2/3</strong>"}) {
 		t.Errorf("the picture counts %q", got)
 	}
 }

@@ -71,8 +71,8 @@ func FirstOf(n *corev1.Node) (worst Finding) {
 	}
 	for f := range Node(n) {
 		if f.Severity() == fleet.SeverityCritical {
-		return f
-	}
+			return f
+		}
 		if worst.Cause == "" {
 			worst = f
 		}

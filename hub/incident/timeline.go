@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,7 +20,9 @@ import (
 type Moment struct {
 	At   time.Time
 	Text string
-	Of   string // the other incident, if the line is about one that followed
+	Of   string // the incident that the line is about, if it is another one
+	// Cause is set if the line is about several incidents of one cause.
+	Cause fleet.IncidentCause
 }
 
 // mostMoments limits the incidents that followed, and the events, in a timeline.
@@ -43,7 +46,7 @@ func Timeline(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 		add(&latest, "%s", last)
 	}
 	add(&i.Opened, "the hub opened the incident")
-	add(i.Tainted, "its first node was tainted: its pods' tolerations run")
+	add(i.Tainted, "its first node was given up: its pods leave when their tolerations end")
 	add(i.Moved, "the first pod was told to leave")
 	add(i.Back, "its first node was back")
 	add(i.QuietSince, "its cause was not seen any more")
@@ -61,11 +64,34 @@ func Timeline(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	return all
 }
 
-// followed returns the openings of the incidents that follow from an incident.
+// followed are the incidents that follow from an incident, as they opened. More than Alone of one
+// cause are one line. Those that were open before it are consequences since then.
 func followed(s state.Snapshot, i *fleet.Incident) (all []Moment) {
+	type kind struct {
+		cause fleet.IncidentCause
+		begin string
+	}
+	byKind := map[kind][]*fleet.Incident{}
 	for f := range state.Each[*fleet.Incident](s, state.Incidents, "") {
-		if f.PartOf == i.Name || f.Followed == i.Name {
-			all = append(all, Moment{At: f.Opened.Time, Text: "followed: " + f.Message, Of: f.Name})
+		if f.PartOf != i.Name && f.Followed != i.Name {
+			continue
+		}
+		k := kind{f.Cause, "followed: "}
+		if f.Opened.Time.Before(i.Since.Time) {
+			k.begin = "open before: "
+		}
+		byKind[k] = append(byKind[k], f)
+	}
+	for k, list := range byKind {
+		slices.SortFunc(list, func(a, b *fleet.Incident) int {
+			return cmp.Or(a.Opened.Compare(b.Opened.Time), strings.Compare(a.Name, b.Name))
+		})
+		if len(list) > Alone {
+			all = append(all, Moment{At: list[0].Opened.Time, Text: k.begin + Title(list), Cause: k.cause})
+			continue
+		}
+		for _, f := range list {
+			all = append(all, Moment{At: f.Opened.Time, Text: k.begin + f.Message, Of: f.Name})
 		}
 	}
 	return first(all)

@@ -14,9 +14,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// The timeline of a dark site has the facts for a post-mortem: when the site became silent, the
-// consequences, the users' actions and the cost.
-func TestTheTimelineOfADarkSite(t *testing.T) {
+// The timeline of a dark site has what a post-mortem needs: when the site fell silent, the
+// consequences, people's actions and the cost.
+func TestAnIncidentTellsWhatItHasBeenThrough(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("bergen", 2)
 	w.nodes("oslo", 2)
@@ -27,14 +27,14 @@ func TestTheTimelineOfADarkSite(t *testing.T) {
 	w.wait(2 * time.Second)
 	name := w.open()[0].Name
 	get := func() *fleet.Incident { return w.s.Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident) }
-	event := func(about, text string, at time.Time) *corev1.Event {
+	said := func(about, text string, at time.Time) *corev1.Event {
 		e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: about + "." + text, CreationTimestamp: metav1.NewTime(at)}, Message: text, InvolvedObject: corev1.ObjectReference{Kind: "Site", Name: about}}
 		e.LastTimestamp = e.CreationTimestamp
 		return e
 	}
-	again := event("oslo", "again", noon.Add(-time.Hour))
+	again := said("oslo", "again", noon.Add(-time.Hour))
 	again.LastTimestamp = metav1.NewTime(noon.Add(3 * time.Minute))
-	w.put(event("oslo", "disrupted", noon.Add(time.Second)), event("oslo", "before", noon.Add(-time.Second)), event("oslo-2", "other", w.now), again)
+	w.put(said("oslo", "disrupted", noon.Add(time.Second)), said("oslo", "before", noon.Add(-time.Second)), said("oslo-2", "other", w.now), again)
 	w.wait(time.Minute)
 	i := get().DeepCopy()
 	i.Acknowledged, i.Told = &fleet.IncidentAcknowledged{By: "kari", Time: metav1.NewTime(w.now)}, []fleet.IncidentTold{{Whom: "mail", Opened: new(metav1.NewTime(w.now.Add(-time.Second)))}}
@@ -47,7 +47,7 @@ func TestTheTimelineOfADarkSite(t *testing.T) {
 	w.ready("oslo-1", corev1.ConditionTrue)
 	w.wait(2 * time.Second)
 	if i = get(); i.Closed == nil || i.Note == "" || i.Acknowledged == nil {
-		t.Fatalf("the closed incident is %+v", i)
+		t.Fatalf("it is %+v", i)
 	}
 	var got []string
 	for _, m := range incident.Timeline(w.s, i) {
@@ -55,7 +55,7 @@ func TestTheTimelineOfADarkSite(t *testing.T) {
 	}
 	want := []string{
 		"0s its first node stopped answering", "0s the hub opened the incident", "1s disrupted", "2s its last node stopped answering",
-		"11s its first node was tainted: its pods' tolerations run", "1m3s mail was notified of its opening", "1m4s kari acknowledged it", "1m4s followed: Deployment kiosk cannot be placed", "3m0s again",
+		"11s its first node was given up: its pods leave when their tolerations end", "1m3s mail was notified of its opening", "1m4s kari acknowledged it", "1m4s followed: Deployment kiosk cannot be placed", "3m0s again",
 		"5m11s the first pod was told to leave", "9m4s its first node was back", "10m4s closed: lasted 10m, 2 nodes, 2 pods at most, 2 pods told to leave, 19 node-minutes, 11 pod-minutes",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
@@ -63,7 +63,8 @@ func TestTheTimelineOfADarkSite(t *testing.T) {
 	}
 }
 
-func TestAnIncidentHasNoCostWhileItsCauseIsAbsent(t *testing.T) {
+// While its cause is not seen, an incident costs nothing.
+func TestQuietTimeCostsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 1)
 	w.put(deployment("kiosk", 1, 1), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", "x"))))
@@ -104,24 +105,48 @@ func incidents(w *world) (all []*fleet.Incident) {
 	return all
 }
 
-func TestATimelineIsBounded(t *testing.T) {
+// Many incidents of one cause that follow are one line, apart from those that were open before.
+func TestATimelineFoldsWhatFollows(t *testing.T) {
 	w := newWorld(t)
 	dark := on("oslo", "SiteDark", 1)
 	dark.Opened = dark.Since
-	objects := []state.Object{dark}
-	for n := range 200 {
-		i := partOf(on(fmt.Sprint("x-", n), "Flapping", 1), dark)
-		i.Opened = metav1.NewTime(noon.Add(time.Duration(n) * time.Second))
-		objects = append(objects, i)
-	}
-	w.s, _ = state.Apply(w.s, func() (all []state.Change) {
-		for _, o := range objects {
-			all = append(all, state.Put(o, ""))
+	changes := []state.Change{state.Put(dark, "")}
+	add := func(n int, cause fleet.IncidentCause, after time.Duration) {
+		for n := range n {
+			i := partOf(on(fmt.Sprintf("x-%d-%s", n, after), cause, 1), dark)
+			i.Opened = metav1.NewTime(noon.Add(after))
+			changes = append(changes, state.Put(i, ""))
 		}
-		return all
-	}())
-	all := incident.Timeline(w.s, dark)
-	if len(all) != 52 || all[51].Of != "site-x-49-flapping" {
-		t.Errorf("%d moments, the last is at %s", len(all), all[len(all)-1].Of)
+	}
+	add(200, "Flapping", time.Minute)
+	add(5, "Flapping", -time.Minute)
+	add(1, "DiskPressure", 2*time.Minute)
+	w.s, _ = state.Apply(w.s, changes)
+	var got []string
+	for _, m := range incident.Timeline(w.s, dark) {
+		got = append(got, fmt.Sprintf("%s %s: %s%s", m.At.Sub(noon), m.Text, m.Cause, m.Of))
+	}
+	want := []string{"-1m0s open before: The link comes and goes on 5 nodes of 5 sites: Flapping",
+		"0s its first node stopped answering: ", "0s the hub opened the incident: ",
+		"1m0s followed: The link comes and goes on 200 nodes of 200 sites: Flapping",
+		"2m0s followed: DiskPressure x-0-2m0s: site-x-0-2m0s-diskpressure"}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// A timeline has the first 50 events of its site.
+func TestATimelineIsBounded(t *testing.T) {
+	w := newWorld(t)
+	dark := on("oslo", "SiteDark", 1)
+	changes := []state.Change{state.Put(dark, "")}
+	for n := range 200 {
+		changes = append(changes, state.Put(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+			Name: fmt.Sprintf("oslo.%d", n), CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(n) * time.Second))},
+			Message: fmt.Sprint(n), InvolvedObject: corev1.ObjectReference{Kind: "Site", Name: "oslo"}}, ""))
+	}
+	w.s, _ = state.Apply(w.s, changes)
+	if all := incident.Timeline(w.s, dark); len(all) != 51 || all[50].Text != "49" {
+		t.Errorf("%d moments, the last is %v", len(all), all[len(all)-1])
 	}
 }

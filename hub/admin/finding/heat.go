@@ -21,13 +21,7 @@ const NoAnswer = "It does not answer"
 // NodeSentence says in one sentence what is wrong with a node, with the temperature if that is the
 // cause: nobody looks for a fan because of "Throttled".
 func NodeSentence(a *frame.Request, n *corev1.Node) string {
-	why, told := NodeWhy(a.Snapshot, n)
-	if ready := state.ReadyOf(n); ready != corev1.ConditionTrue {
-		why = strings.TrimPrefix(why, fmt.Sprintf("node %s Ready=%s: ", n.Name, ready))
-		if strings.HasPrefix(why, "no heartbeat for ") { // this was true when it was written
-			return NoAnswer
-		}
-	}
+	why, told := NodeWhy(n)
 	live := a.Liveness(n.Name)
 	if t := live.Vitals.Temperature; t != nil && live.Connected && state.ReadyOf(n) == corev1.ConditionTrue {
 		return heated(why, told, n, *t)

@@ -77,20 +77,16 @@ func trouble(f diagnose.Finding) string {
 }
 
 // NodeWhy says in one sentence what is wrong with a node ("": nothing), and which condition's
-// message that is, if any. The hub's event is preferred: of a silent node it knows more than the
-// condition.
-func NodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeConditionType) {
+// message that is, if any.
+func NodeWhy(n *corev1.Node) (why string, told corev1.NodeConditionType) {
 	switch f := diagnose.FirstOf(n); {
 	case f.Cause == diagnose.NodeNeverReported:
 		return "No device has reported as this node yet.", ""
+	case f.Cause == diagnose.NodeDark:
+		return NoAnswer, corev1.NodeReady
 	case !diagnose.Ready(n):
-		if e := frame.NewestOf(frame.EventsOf(s, "Node", "default", n.Name), "NodeNotReady"); e != nil &&
-			f.Cause == diagnose.NodeDark {
-			return e.Message, ""
-		}
 		ready := state.NodeCondition(n, corev1.NodeReady)
-		message := strings.TrimSuffix(cmp.Or(ready.Message, ready.Reason, "no reason given"), ".")
-		return fmt.Sprintf("node %s Ready=%s: %s", n.Name, ready.Status, message), corev1.NodeReady
+		return strings.TrimSuffix(cmp.Or(ready.Message, ready.Reason, "no reason given"), "."), corev1.NodeReady
 	case f.Cause != "":
 		return strings.TrimSpace(drainLine(n) + " " + trouble(f) + ": " + cmp.Or(f.Message, f.Reason)),
 			diagnose.RuleOf(f.Cause).Condition
@@ -106,7 +102,7 @@ func NodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeCond
 
 // NodeChain says why a node is in trouble, and what follows.
 func NodeChain(s state.Snapshot, n *corev1.Node, now time.Time) (chain []string) {
-	_, told := NodeWhy(s, n)
+	_, told := NodeWhy(n)
 	ready := state.NodeCondition(n, corev1.NodeReady)
 	if ready != nil && ready.Status != corev1.ConditionTrue {
 		if m := cmp.Or(ready.Message, ready.Reason); m != "" && told != corev1.NodeReady {

@@ -56,8 +56,10 @@ func PodWhy(s state.Snapshot, p *corev1.Pod, f diagnose.Finding) string {
 	switch f.Cause {
 	case "":
 		return ""
-	case diagnose.NodeDark, diagnose.NodeNotReady, diagnose.NodeNeverReported:
-		why, _ := NodeWhy(s, s.Node(f.Node))
+	case diagnose.NodeDark:
+		return "Its node does not answer."
+	case diagnose.NodeNotReady, diagnose.NodeNeverReported:
+		why, _ := NodeWhy(s.Node(f.Node))
 		return "Its node is not ready: " + why
 	case diagnose.NodeGone:
 		return "Its node " + f.Node + " does not exist."

@@ -31,11 +31,17 @@ var did = map[string]string{
 	"release": "Released", "scale": "Scaled", "taint": "Tainted",
 }
 
+// readiness says in words what the API says of a node.
+var readiness = strings.NewReplacer(" Ready=Unknown:", " does not answer:", " Ready=False:", " is not ready:",
+	" Ready=True:", " is ready:")
+
 // reported turns an event's message into a report.
 func reported(message string) string {
 	word, rest, ok := strings.Cut(message, " ")
 	switch {
 	case !ok:
+	case word == "node":
+		return "Node " + readiness.Replace(rest)
 	case word == "create" && strings.HasPrefix(rest, "no "):
 		return "Could not create a" + strings.TrimPrefix(rest, "no")
 	case did[word] != "":

@@ -155,6 +155,9 @@ func cardOf(a *frame.Request, c incident.Card) Card {
 	var shown Card
 	if len(c.Incidents) == 1 && c.Key != incident.RestKey {
 		shown = single(a, c.Incidents[0])
+		if c.Incidents[0].About.Namespace != "" { // its own page names the pods
+			shown.Examples = nil
+		}
 	} else {
 		shown = several(a, c)
 	}

@@ -98,8 +98,11 @@ func timelineOf(a *frame.Request, i *fleet.Incident) (lines []line) {
 		if i.Acknowledged == nil || !strings.HasPrefix(text, i.Acknowledged.By) { // a name stays as it is
 			text = format.Capital(text)
 		}
-		if m.Of != "" {
+		switch {
+		case m.Of != "":
 			href = frame.IncidentHref(m.Of)
+		case m.Cause != "":
+			href = listHref(m.Cause, "")
 		}
 		add(m.At, text, href)
 	}

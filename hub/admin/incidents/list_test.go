@@ -109,7 +109,7 @@ func TestThePageOfAnIncidentTellsItsTimeline(t *testing.T) {
 		lines = append(lines, l.After+" "+l.Text+" "+l.Href)
 	}
 	got := strings.Join(lines, "\n")
-	for _, want := range []string{"+5m Its first node was tainted", "+10m The first pod was told to leave",
+	for _, want := range []string{"+5m Its first node was given up", "+10m The first pod was told to leave",
 		"+20m Followed: follower /incidents/follower", "+60m Closed: lasted 60m, 2 pods told to leave"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the timeline lacks %q:\n%s", want, got)

@@ -195,7 +195,7 @@ func joinerOf(a *frame.Request, rec *state.Record) joiner {
 		return j
 	}
 	j.Pill, j.Board = finding.NodePill(n), n.Labels[fleet.LabelBoard]
-	if why, _ := finding.NodeWhy(a.Snapshot, n); state.ReadyOf(n) != corev1.ConditionTrue {
+	if why, _ := finding.NodeWhy(n); state.ReadyOf(n) != corev1.ConditionTrue {
 		j.Why = why
 	}
 	return j

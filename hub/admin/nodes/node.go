@@ -80,7 +80,7 @@ func Node(a *frame.Request) (frame.Page, error) {
 		return frame.Page{}, frame.InputError(fmt.Sprintf("The span “%s” does not exist. Use 1h, 6h, 24h, 7d or 30d.",
 			bound.Text(span, 60)))
 	}
-	_, told := finding.NodeWhy(a.Snapshot, n)
+	_, told := finding.NodeWhy(n)
 	live := a.Liveness(name)
 	d := nodeData{
 		Name: name, Href: frame.NodeHref(name), Pill: finding.NodePill(n), Why: finding.NodeSentence(a, n),
