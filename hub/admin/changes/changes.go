@@ -180,13 +180,13 @@ func (l *list) readiness(n *corev1.Node) {
 func became(t state.HealthChange) string {
 	switch {
 	case t.Out:
-		return "given up, its pods leave"
+		return "given up, pods leave"
 	case t.Ready == corev1.ConditionTrue:
 		return "ready"
 	case t.Ready == corev1.ConditionFalse:
 		return "not ready"
 	}
-	return "does not answer"
+	return "silent"
 }
 
 // cordonAndDrain adds when a node was cordoned, and its last drain.

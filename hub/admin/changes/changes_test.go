@@ -94,10 +94,10 @@ func TestWhatChanged(t *testing.T) {
 		{"a node", changes.NodeSubject(s, s.Node("pi-8")),
 			[]string{crash, byHand, scaled, site, cordoned, evicted, flapped, version, rebooted, boot, began, ready}},
 		{"its site", changes.SiteSubject(s, s.Site("oslo")), []string{
-			"1m30s Readiness: pi-2: does not answer", kiosk, crash, byHand,
+			"1m30s Readiness: pi-2: silent", kiosk, crash, byHand,
 			"12m0s User change: anna changed node pi-1", site, cordoned, evicted, flapped, version, rebooted, boot, began,
 			"7h0m0s Readiness: pi-2: ready", "8h0m0s Readiness: kiosk-7d9f-old had to leave pi-2",
-			"8h55m0s Readiness: pi-2: given up, its pods leave", "9h0m0s Readiness: pi-2: does not answer",
+			"8h55m0s Readiness: pi-2: given up, pods leave", "9h0m0s Readiness: pi-2: silent",
 			"19h0m0s Readiness: pi-2: ready", "20h0m0s Readiness: pi-2: not ready", "20h0m0s Readiness: pi-8, pi-9: ready"}},
 		{"a workload", changes.Subject{Object: shop, Workloads: []state.Object{shop},
 			Pods: []*corev1.Pod{s.Pod("default", "shop-1")}}, []string{crash, scaled, version}},

@@ -39,6 +39,10 @@ func (l *list) events(kind state.Kind, o state.Object) {
 		if !ok {
 			continue
 		}
+		if e.Reason == "RegisteredNode" { // many nodes of a site join together
+			l.add(Entry{At: frame.EventTime(e), Kind: k, name: o.GetName(), what: ": joined"})
+			continue
+		}
 		r := frame.EventRowOf(&frame.Request{Snapshot: l.s, Now: l.now}, e)
 		text := format.Capital(r.Message)
 		if r.Count > 1 {

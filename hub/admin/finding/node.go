@@ -32,6 +32,9 @@ func SitePill(s *fleet.Site) frame.Pill {
 	case fleet.SiteFullDisruption:
 		return frame.Pill{Kind: "bad", Text: "Dark"}
 	}
+	if n := s.Status.NotReady; n > 0 {
+		return frame.Pill{Kind: "warn", Text: fmt.Sprintf("%d not ready", n)}
+	}
 	return frame.Pill{Kind: "ok", Text: "Normal"}
 }
 

@@ -1,7 +1,11 @@
 package workloads
 
 import (
+	"fmt"
+	"strings"
+
 	"flotilla.dev/hub/admin/finding"
+	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
@@ -19,13 +23,17 @@ type causes struct {
 
 // of prefers a pod's own fault to a silent node: a crash loop stays when the node is back.
 func (c *causes) of(o state.Object) (worst cause) {
-	kind, ofNode := "", false
+	kind, ofNode, silent, nodes := "", false, 0, map[string]bool{}
 	for _, p := range podsOf(c.Snapshot, o) {
 		f := finding.PodFault(c.Snapshot, p, c.Now)
 		if f.Cause == "" {
 			continue
 		}
 		rank, dark := frame.Rank(finding.PillKind(f)), diagnose.RuleOf(f.Cause).Family == diagnose.FamilyDark
+		if dark {
+			silent++
+			nodes[f.Node] = true
+		}
 		if kind != "" && (rank > frame.Rank(kind) || rank == frame.Rank(kind) && (dark || !ofNode)) {
 			continue
 		}
@@ -41,6 +49,10 @@ func (c *causes) of(o state.Object) (worst cause) {
 				worst.Text = finding.ShortReason(c.Snapshot, p, c.Now)
 			}
 		}
+	}
+	if ofNode && len(nodes) > 1 {
+		worst.Text = fmt.Sprintf("%s on %d nodes that are not ready", format.Plural(silent, "pod"), len(nodes))
+		worst.Href = frame.OwnerHref(o.GetNamespace(), strings.ToLower(state.KindOf(o).Row().Name), o.GetName())
 	}
 	return worst
 }

@@ -91,6 +91,12 @@ func TestAPodsOwnFaultComesBeforeASilentNode(t *testing.T) {
 			}
 		})
 	}
+	two := &causes{Request: admintest.Ask(admintest.New(append(admintest.Sample(), ds, pod("a", "pi-2", false),
+		pod("b", "pi-2", false), pod("c", "bone-2", false))...).Snapshot(), admintest.Now, nil)}
+	if got, want := two.of(ds), (cause{"3 pods on 2 nodes that are not ready",
+		"/pods?namespace=default&owner=daemonset%2Fds"}); got != want {
+		t.Errorf("of several nodes: %+v, want %+v", got, want)
+	}
 	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} { // whichever comes first
 		because := &causes{Request: admintest.Ask(admintest.New(append(admintest.Sample(), ds,
 			pod(names[0], "pi-2", false), pod(names[1], "pi-1", true))...).Snapshot(), admintest.Now, nil)}

@@ -193,8 +193,12 @@ func PodRowOf(a *frame.Request, p *corev1.Pod) PodRow {
 			r.Site = state.SiteOf(n)
 		}
 	}
-	r.Why, r.Pill.Kind = finding.PodTrouble(a.Snapshot, p, a.Now)
+	f := finding.PodFault(a.Snapshot, p, a.Now)
+	r.Why, r.Pill.Kind = finding.PodWhy(a.Snapshot, p, f), finding.PillKind(f)
 	r.Pill.Text = r.Status
+	if f.Cause == diagnose.NodeDark { // the row names the node
+		r.Why, r.Pill.Text = "", "Node silent"
+	}
 	if lacks, ok := strings.CutPrefix(r.Status, "OutOf"); ok { // OutOfmemory: the device refused it
 		r.Pill.Text = "No room: " + lacks
 	}
