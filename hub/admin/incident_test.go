@@ -117,7 +117,7 @@ func TestAnIncidentThatIsNotThereLeadsBack(t *testing.T) {
 	srv := start(t, configOf(admintest.New(admintest.Night()...)))
 	resp, body := srv.ask(t, "viewer", "GET", "/incidents/nothing", nil)
 	if resp.StatusCode != http.StatusNotFound || !strings.Contains(body, `href="/incidents">All incidents<`) ||
-		!strings.Contains(wordsOf(body), "There is no incident nothing: one that is over is kept for a day.") {
+		!strings.Contains(wordsOf(body), "There is no incident nothing: an incident is kept for a day after its end.") {
 		t.Errorf("%d: %s", resp.StatusCode, wordsOf(body))
 	}
 	_, body = srv.ask(t, "viewer", "GET", "/incidents?q=nothing", nil)

@@ -49,7 +49,7 @@ type Entry struct {
 	Href string // the page of the changed object; "": none
 	Bad  bool   // the change is a failure
 
-	name, what string // entries with the same what within a minute are one entry with all names
+	name, what string // entries with equal what within a minute become one entry with all names
 }
 
 // A Subject is what a list of changes is about: an object, and the objects that belong to it.
@@ -138,14 +138,14 @@ func (l *list) add(entries ...Entry) {
 	}
 }
 
-// flaps is how many changes of readiness in a row are one entry, each within flapGap of the last.
+// From flaps changes of readiness on, each within flapGap of the one before, they are one entry.
 const (
 	flaps   = 4
 	flapGap = 10 * time.Minute
 )
 
-// readiness adds the changes of a node's condition Ready and of its NoExecute taint. Many changes in
-// a row are one entry.
+// readiness adds the changes of a node's condition Ready and of its NoExecute taint, and the pods
+// that had to leave it.
 func (l *list) readiness(n *corev1.Node) {
 	rec := l.s.Record(n.Name)
 	if rec == nil {
@@ -176,7 +176,7 @@ func (l *list) readiness(n *corev1.Node) {
 	}
 }
 
-// became says what a node's health became.
+// became names the health that a node got.
 func became(t state.HealthChange) string {
 	switch {
 	case t.Out:
@@ -189,7 +189,7 @@ func became(t state.HealthChange) string {
 	return "silent"
 }
 
-// cordonAndDrain adds when a node was cordoned, and its last drain.
+// cordonAndDrain adds when a node was cordoned, and when its last drain began and ended.
 func (l *list) cordonAndDrain(n *corev1.Node) {
 	entry := func(at time.Time, what string) {
 		l.add(Entry{At: at, Kind: Drain, Href: frame.NodeHref(n.Name), what: ": " + what, name: n.Name})
@@ -254,10 +254,10 @@ func (l *list) incidents(sub Subject) {
 	}
 }
 
-// fold joins entries that say the same of several objects within a minute, and returns the newest first.
+// fold merges entries that say the same about several objects within a minute. The newest is first.
 func fold(entries []Entry) (folded []Entry) {
 	slices.SortStableFunc(entries, func(x, y Entry) int { return x.At.Compare(y.At) })
-	last := map[string]int{} // the newest entry by what it says
+	last := map[string]int{} // index of the newest entry, by its what
 	var names [][]string
 	for _, e := range entries {
 		i, known := last[e.what]

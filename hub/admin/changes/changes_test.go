@@ -48,7 +48,7 @@ func shopFleet(t *testing.T) state.Snapshot {
 		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-9"},
 			History: []state.HealthChange{{At: ago(20*time.Hour - time.Second), Ready: "True"}}},
 		admintest.Event("Node", "pi-8", "Rebooted", "node pi-8 has another boot id", 5*time.Hour),
-		admintest.Event("Node", "pi-8", "NodeReady", "the turns tell this", 20*time.Hour),
+		admintest.Event("Node", "pi-8", "NodeReady", "the history already says this", 20*time.Hour),
 		&fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "cgroups"}, Status: fleet.FirmwareRolloutStatus{
 			Batches: []fleet.FirmwareBatch{{Number: 2, Site: "oslo", Nodes: []string{"pi-8"},
 				Began: admintest.Ago(6 * time.Hour), Ended: new(admintest.Ago(5*time.Hour + time.Minute)), Kept: 1}}}})
@@ -60,9 +60,8 @@ func audit(d time.Duration, verb, resource, namespace, name string, code int) st
 		Name: name, Code: code}
 }
 
-// What changed about a node, its site and a workload in the last day. Each lists only its own
-// changes.
-func TestWhatChanged(t *testing.T) {
+// The lists of a node, a site and a workload have all changes of the last day, and only their own.
+func TestEachListHasItsOwnChanges(t *testing.T) {
 	s := shopFleet(t)
 	audits := []store.Audit{
 		audit(10*time.Minute, "patch", "nodes", "", "pi-8", 200), audit(11*time.Minute, "delete", "nodes", "", "pi-8", 403),
@@ -110,13 +109,13 @@ func TestWhatChanged(t *testing.T) {
 				got = append(got, fmt.Sprintf("%s %s: %s", admintest.Now.Sub(e.At), e.Kind, e.Text))
 			}
 		}
-		slices.Sort(got) // entries of one moment have no order
+		slices.Sort(got) // entries of the same moment have no order
 		slices.Sort(c.want)
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 		}
 		if !slices.IsSortedFunc(all, func(x, y changes.Entry) int { return y.At.Compare(x.At) }) {
-			t.Errorf("%s: the newest is not first", c.name)
+			t.Errorf("%s: the newest entry is not first", c.name)
 		}
 	}
 }

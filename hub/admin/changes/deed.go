@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A phrase says that something was done, and that somebody tried to do it.
+// A phrase is a verb in the past tense, and its infinitive for a refused attempt.
 type phrase struct{ did, do string }
 
 var (
@@ -22,7 +22,7 @@ var (
 		"renew": {"renewed", "renew"}, "connect": {"connected as", "connect as"}, "protect": {"protected", "protect"},
 		"unprotect": {"unprotected", "unprotect"}, "rotate": {"rotated", "rotate"},
 	}
-	// deeds are the phrases that read better than the verb and the resource.
+	// deeds replace the verb and the resource where a phrase of their own reads better.
 	deeds = map[string]phrase{
 		"create sessions": {"logged in", "log in"}, "delete sessions": {"logged out", "log out"},
 		"renew enrolments":          {"renewed the certificate of node", "renew the certificate of node"},
@@ -59,7 +59,7 @@ func thingOf(resource string) string {
 
 var camel = regexp.MustCompile(`([a-z])([A-Z])`)
 
-// Deed says what an audit record tells, such as "changed node pi-1" or "wanted to delete node pi-1".
+// Deed turns an audit record into words, such as "changed node pi-1" or "wanted to delete node pi-1".
 func Deed(r store.Audit) string {
 	p, ok := deeds[r.Verb+" "+r.Resource]
 	if !ok {

@@ -9,10 +9,10 @@ import (
 	"flotilla.dev/hub/admin/frame"
 )
 
-// A Shown is a list of changes as the template "changes" shows it.
+// A Shown is the data of the template "changes".
 type Shown struct {
 	Lanes  []Lane
-	Rows   []Row // the newest
+	Rows   []Row // the newest changes
 	Older  []Row
 	More   int // changes that are not shown
 	Ticks  []string
@@ -20,10 +20,10 @@ type Shown struct {
 	Hidden bool // the role may not read the audit
 }
 
-// axisUnits is the length of the time axis in its drawing.
+// axisUnits is the length of the time axis in units of the drawing.
 const axisUnits = 1440
 
-// spanOf is the time that the axis shows: the shortest that has all changes.
+// spanOf returns the shortest span of the axis that has all changes.
 func spanOf(all []Entry, now time.Time) time.Duration {
 	for _, span := range []time.Duration{time.Hour, 6 * time.Hour} {
 		if len(all) == 0 || now.Sub(all[len(all)-1].At) <= span {
@@ -48,7 +48,7 @@ type Row struct {
 	Text, Href string
 }
 
-// fewRows is how many changes stand open, mostRows how many are shown at all.
+// fewRows is how many changes are shown unfolded, mostRows how many are sent.
 const fewRows, mostRows = 12, 100
 
 // Show lists the changes of a subject.

@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// listed are the events that are changes, and what each is. Other events tell what the other sources
-// tell already, or are no change.
+// listed are the events that count as changes, with their kinds. Other events repeat what the other
+// sources say, or are not changes.
 var listed = map[string]Kind{
 	"Rebooted": Link, "RegisteredNode": Link, "IdentityConflict": Link, "EvictionThresholdMet": Link,
 	"DeviceUnplugged": Link, "DevicePlugged": Link, "InventoryChanged": People,
@@ -28,7 +28,7 @@ var listed = map[string]Kind{
 	"ScalingReplicaSet": Scaling, "BackOff": Crash,
 }
 
-// events adds the events about an object that are changes.
+// events adds the events about an object that count as changes.
 func (l *list) events(kind state.Kind, o state.Object) {
 	namespace := o.GetNamespace()
 	if namespace == "" {
@@ -39,7 +39,7 @@ func (l *list) events(kind state.Kind, o state.Object) {
 		if !ok {
 			continue
 		}
-		if e.Reason == "RegisteredNode" { // many nodes of a site join together
+		if e.Reason == "RegisteredNode" { // many nodes of a site may join together, so these events are folded
 			l.add(Entry{At: frame.EventTime(e), Kind: k, name: o.GetName(), what: ": joined"})
 			continue
 		}
@@ -85,7 +85,7 @@ func (l *list) versions(o state.Object) {
 
 const revisionAnnotation = "deployment.kubernetes.io/revision"
 
-// bootBatches adds the batches of boot rollouts in which nodes of the subject had their turn.
+// bootBatches adds the batches of boot rollouts that had nodes of the subject.
 func (l *list) bootBatches(sub Subject) {
 	if k := state.KindOf(sub.Object); k != state.Nodes && k != state.Sites {
 		return
@@ -105,8 +105,8 @@ func (l *list) bootBatches(sub Subject) {
 	}
 }
 
-// Audits are what people did to a subject and to what belongs to it, from a moment on, in the
-// order of the records.
+// Audits returns what users did to a subject and its objects since a moment, in the order of the
+// records.
 func Audits(sub Subject, audits []store.Audit, since time.Time) (entries []Entry) {
 	about := map[state.Key]bool{}
 	add := func(o state.Object) { about[state.KeyOf(o)] = true }
@@ -115,7 +115,7 @@ func Audits(sub Subject, audits []store.Audit, since time.Time) (entries []Entry
 	for _, n := range sub.Nodes {
 		add(n)
 	}
-	if state.KindOf(sub.Object) != state.Sites { // a site has many: only what happened there counts
+	if state.KindOf(sub.Object) != state.Sites { // a site has too many pods and workloads
 		for _, p := range sub.Pods {
 			add(p)
 		}
@@ -144,7 +144,7 @@ func Audits(sub Subject, audits []store.Audit, since time.Time) (entries []Entry
 	return entries
 }
 
-// configOf are the ConfigMaps and Secrets that the pods of a workload read.
+// configOf returns the ConfigMaps and Secrets that the pods of a workload read.
 func configOf(o state.Object) (keys []state.Key) {
 	spec := state.PodSpecOf(o)
 	if spec == nil {

@@ -17,14 +17,14 @@ var (
 	evenly = regexp.MustCompile(`\b(\d+h)?\d+m0s\b`)
 	noRoom = regexp.MustCompile(
 		`Node didn't have enough resource: ([^,\s]+), requested: (\d+), used: (\d+), capacity: (\d+)`)
-	// kubeletSays are the kubelet's sentences in the API and their words on the page.
+	// kubeletSays replaces the kubelet's sentences in API objects with the page's words.
 	kubeletSays = strings.NewReplacer("kubelet is posting ready status", "the device reports that it is ready",
 		"Kubelet stopped posting node status.", "The device no longer reports.",
 		"Kubelet never posted node status.", "The device has never reported.")
 )
 
-// Plain is a message of an API object for people: amounts and times as people write them. The
-// object itself keeps Kubernetes' words.
+// Plain rewrites a message of an API object for people, with amounts and times as people write them.
+// The object keeps Kubernetes' words.
 func Plain(text string) string {
 	if strings.Contains(text, "m0s") {
 		text = evenly.ReplaceAllStringFunc(text, func(s string) string {
@@ -56,7 +56,7 @@ func Plain(text string) string {
 	return text
 }
 
-// roomText is an amount of the kubelet; CPU is in thousandths.
+// roomText writes an amount from a kubelet's message, in which CPU is in thousandths.
 func roomText(resource string, n int64) string {
 	switch resource {
 	case "cpu":
@@ -122,8 +122,8 @@ func Rate(perSecond string) string {
 	return "one node every " + Plain(TimeAtRate(1, r).Round(100*time.Millisecond).String())
 }
 
-// TimeAtRate is how long a rate takes for so many nodes, at most 100 years, which a time.Duration
-// can hold.
+// TimeAtRate returns how long a rate takes for a number of nodes, at most 100 years, because a
+// time.Duration cannot hold much more.
 func TimeAtRate(nodes int, perSecond float64) time.Duration {
 	const most = 100 * 365 * 24 * time.Hour
 	return time.Duration(min(float64(nodes)/perSecond*float64(time.Second), float64(most)))

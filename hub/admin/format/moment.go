@@ -33,12 +33,12 @@ func MomentOf(t, now time.Time) Moment {
 	return Moment{At: t.UTC().Format(time.RFC3339), UTC: Stamp(t), Ago: text(now.Sub(t)), Left: text(t.Sub(now))}
 }
 
-// Lasting is the moment without its relative words.
+// Lasting returns the moment without its relative words, which change with time.
 func (m Moment) Lasting() Moment { return Moment{At: m.At, UTC: m.UTC} }
 
-// TemplateFuncs are the template functions for moments. A document has relative words, for browsers
-// without scripts. An update has none: page.js writes them, so that passing time alone sends
-// nothing.
+// TemplateFuncs returns the template functions for moments. A document has relative words, for
+// browsers without scripts. A live update has none, because page.js writes them: so passing time
+// alone changes no update.
 func TemplateFuncs(words bool) template.FuncMap {
 	show := func(name string, word func(Moment) string) func(any) template.HTML {
 		return func(v any) template.HTML {

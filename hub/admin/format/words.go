@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Verb is a verb after a number: one or many.
+// Verb returns the verb for a number, such as "is" or "are".
 func Verb(n int, one, many string) string {
 	if n == 1 {
 		return one

@@ -32,7 +32,7 @@ func Actions() []*frame.Action {
 				return frame.If(o.(*fleet.Incident).Acknowledged == nil, "is not acknowledged")
 			}, Do: acknowledge(false)},
 		{Name: "note", Label: "Note", Save: "Save", Done: "has a new note", Single: true,
-			Means:  "Findings and what is being done. Everyone who may see the incident can read it.",
+			Means:  "Findings and what is being done. All users who see the incident can read the note.",
 			Fields: noteFields, Parse: parseNote, Check: checkNote, Do: setNote},
 	}
 	for _, a := range all {
@@ -66,7 +66,7 @@ func noteFields(_ state.Snapshot, with []state.Object) []frame.Field {
 	return []frame.Field{{Name: noteField, Label: "Note", Type: "textarea", Value: text, Was: text, Changes: true}}
 }
 
-// A noted is a new note, and the note when the form was made.
+// A noted holds the new note, and the note that the form began with.
 type noted struct{ text, was string }
 
 func parseNote(form url.Values) (any, error) {

@@ -32,15 +32,15 @@ type Card struct {
 	AboutIt   string // its object, in words
 	Since     *format.Moment
 	Outcome
-	Provisional bool           // it may become another
-	Quiet       *format.Moment // since when its cause has not been seen
-	Settles     string         // how long it must not be seen before the incident is over
+	Provisional bool           // no notification is sent yet: it may become another incident
+	Quiet       *format.Moment // since when the cause has not been seen
+	Settles     string         // how long the cause must stay away until the incident is over
 	TakenUp     string         // who acknowledged it
 	Note        string
 	Examples    []exampleLink
 	More        int     // examples that are not shown
 	Several     []entry // its incidents, if there are several
-	All, Left   int     // number of incidents, and of those not shown
+	All, Left   int     // number of incidents, and how many of them are not shown
 	Parts       []entry // its consequences
 	Following   int     // number of incidents that follow from it
 	Fix         string  // what helps
@@ -69,7 +69,7 @@ type entry struct {
 // An exampleLink links a node or pod that an incident touches.
 type exampleLink struct{ Name, Href string }
 
-// An over is a closed incident with its cost.
+// An over is a closed incident with what it has cost.
 type over struct {
 	Key, Href, Message, Cost string
 	Closed                   *format.Moment
@@ -91,7 +91,7 @@ type Board struct {
 	Over  []over
 	Ended int // closed in the last day
 	Tab   Tab
-	// Provisional: a card may change soon although nothing else changes.
+	// Provisional: a card may change by time alone, so the page asks again.
 	Provisional bool
 }
 
@@ -150,12 +150,12 @@ func newestFirst(x, y *fleet.Incident) int { return y.Closed.Compare(x.Closed.Ti
 // for some seconds each time, and its card must not grow and shrink with each crash.
 const quietTold = time.Minute
 
-// cardOf shows a card of one incident, or of several.
+// cardOf returns the template data of a card.
 func cardOf(a *frame.Request, c incident.Card) Card {
 	var shown Card
 	if len(c.Incidents) == 1 && c.Key != incident.RestKey {
 		shown = single(a, c.Incidents[0])
-		if c.Incidents[0].About.Namespace != "" { // its own page names the pods
+		if c.Incidents[0].About.Namespace != "" { // the incident's page names the pods
 			shown.Examples = nil
 		}
 	} else {
@@ -174,7 +174,7 @@ func cardOf(a *frame.Request, c incident.Card) Card {
 	return shown
 }
 
-// single shows the card of one incident.
+// single returns the card of one incident.
 func single(a *frame.Request, i *fleet.Incident) Card {
 	c := Card{
 		Key: i.Name, Href: frame.IncidentHref(i.Name), About: aboutHref(i), Pill: finding.SeverityPill(i.Severity),
@@ -201,8 +201,8 @@ func single(a *frame.Request, i *fleet.Incident) Card {
 	return c
 }
 
-// keepAdvice says how to keep an incident's pods; "": no pod is about to move, or it cannot be
-// prevented.
+// keepAdvice says how to keep an incident's pods on their nodes; "": no pod is about to move, or no
+// action keeps it.
 func keepAdvice(o Outcome, of ...*fleet.Incident) string {
 	may := slices.ContainsFunc(of, func(i *fleet.Incident) bool { return slices.Contains(i.Actions, fleet.ActionHold) })
 	if !may || o.Next == nil || o.Moving || o.Held != "" {
@@ -211,7 +211,7 @@ func keepAdvice(o Outcome, of ...*fleet.Incident) string {
 	return " To keep its pods, hold the site or put it into maintenance before they move."
 }
 
-// several shows the card of several incidents: of one cause, or of the remaining causes.
+// several returns the card of several incidents of one cause, or of all remaining causes.
 func several(a *frame.Request, c incident.Card) Card {
 	shown := Card{
 		Key: c.Key, Href: listHref(c.Cause, "open"), Pill: finding.SeverityPill(c.Severity), Message: c.Title,
@@ -256,7 +256,7 @@ func several(a *frame.Request, c incident.Card) Card {
 	return shown
 }
 
-// outcomeOf says what happens to an incident's pods; of a dark site it always says something.
+// outcomeOf says what happens to an incident's pods. For a dark site the outcome is never empty.
 func outcomeOf(a *frame.Request, i *fleet.Incident) Outcome {
 	o := Outcome{Held: i.Held}
 	if i.NextMove != nil {
@@ -283,7 +283,7 @@ func outcomeOf(a *frame.Request, i *fleet.Incident) Outcome {
 	return o
 }
 
-// menuOf are the actions on the incident's site that help.
+// menuOf returns the actions on the incident's site that help.
 func menuOf(a *frame.Request, i *fleet.Incident) (m frame.Menu) {
 	site := a.Site(i.Site)
 	if site == nil {
@@ -321,7 +321,7 @@ func examplesOf(i *fleet.Incident) (links []exampleLink, more int) {
 	return links, max(0, int(all)-len(links))
 }
 
-// placeless is an incident's message with the reason why its first pod has no node.
+// placeless returns an incident's message, followed by why its first pod has no node.
 func placeless(a *frame.Request, i *fleet.Incident) string {
 	for _, name := range i.Examples {
 		if p := a.Pod(i.About.Namespace, name); p != nil && finding.WaitsForNode(p) {
@@ -335,7 +335,7 @@ func placeless(a *frame.Request, i *fleet.Incident) string {
 	return i.Message
 }
 
-// aboutHref is the page of an incident's object.
+// aboutHref returns the page of an incident's object.
 func aboutHref(i *fleet.Incident) string {
 	switch k := state.KindNamed(i.About.Kind); {
 	case i.About.Kind == diagnose.KindFleet:
@@ -349,7 +349,7 @@ func aboutHref(i *fleet.Incident) string {
 	}
 }
 
-// listHref is the list of incidents of a cause; "": of all.
+// listHref returns the list of the incidents of a cause; "": of all causes.
 func listHref(cause fleet.IncidentCause, status string) string {
 	q := url.Values{}
 	for key, v := range map[string]string{"cause": string(cause), "status": status} {

@@ -40,15 +40,15 @@ func opened(name, kind, about string, cause fleet.IncidentCause, s fleet.Inciden
 	return i
 }
 
-// A card says only after a while that its cause is not seen: a crash loop runs for some seconds
-// after each start, and its card must not grow and shrink with each crash.
-func TestACardDoesNotCountFromTheLastCrash(t *testing.T) {
+// A card says only after a minute that its cause is not seen. A crashing container runs for some
+// seconds after each start, and its card must not grow and shrink with each crash.
+func TestACardSaysThatItsCauseIsGoneAfterAMinute(t *testing.T) {
 	a := request(admintest.New(admintest.Night()...), "/", "")
 	for quiet, want := range map[time.Duration]bool{0: false, 5 * time.Second: false, 59 * time.Second: false,
 		time.Minute: true, time.Hour: true} {
 		i := &fleet.Incident{Since: admintest.Ago(2 * time.Hour), QuietSince: new(admintest.Ago(quiet))}
 		if c := single(a, i); (c.Quiet != nil) != want || c.Since.At != format.Time(i.Since.Time, admintest.Now).At {
-			t.Errorf("not seen for %s: the card says %v, since %v", quiet, c.Quiet, c.Since)
+			t.Errorf("the cause is not seen for %s: the card says so: %v; it is open since %v", quiet, c.Quiet, c.Since)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func TestManyIncidentsOfOneCauseAreOneCard(t *testing.T) {
 	d := BoardOf(request(m, "/", ""))
 	if len(d.Cards) != 3 || d.Tab.Open != 52 || d.Tab.Kind != "bad" || d.Cards[0].Key != "dark" ||
 		d.Cards[1].Key != "first" {
-		t.Fatalf("of 52: %+v, %d open", d.Cards, d.Tab.Open)
+		t.Fatalf("the cards of 52 incidents: %+v, %d open", d.Cards, d.Tab.Open)
 	}
 	many := d.Cards[2]
 	if many.Href != "/incidents?cause=TooHot&status=open" || many.All != 50 || len(many.Several) != fewEntries ||
@@ -88,7 +88,7 @@ func TestThereAreFewCards(t *testing.T) {
 	}
 }
 
-// A storm is one provisional card, first, with the sites under it.
+// When most of the fleet is dark, the first card is provisional and has the dark sites under it.
 func TestAStormIsOneProvisionalCard(t *testing.T) {
 	a := request(admintest.New(), "/", "")
 	storm := opened("storm", "Fleet", "", diagnose.FleetMostlyDark, fleet.SeverityCritical, 10*time.Second)
@@ -113,7 +113,7 @@ func TestAStormIsOneProvisionalCard(t *testing.T) {
 }
 
 // Dark sites that share a card share its actions, and each says what happens to its pods.
-func TestSitesOfOneCardAreActedOnTogether(t *testing.T) {
+func TestACardOfSeveralSitesOffersTheirActions(t *testing.T) {
 	m := admintest.New()
 	for i := range 4 {
 		name := fmt.Sprintf("site-%d", i)
@@ -130,13 +130,13 @@ func TestSitesOfOneCardAreActedOnTogether(t *testing.T) {
 		t.Errorf("%+v", c.Menu)
 	}
 	if c.Next == nil || c.Moving || c.None || c.Several[0].Next != nil || !c.Several[0].None || c.Several[1].Next == nil {
-		t.Errorf("what becomes of the pods: %+v, of the first %+v", c.Outcome, c.Several[0])
+		t.Errorf("the outcome of the card is %+v, of its first incident %+v", c.Outcome, c.Several[0])
 	}
 }
 
 // The card of a workload that cannot be placed says why in the list's words; the scheduler's text
 // is a detail.
-func TestACardSaysInAFewWordsWhyThereIsNoPlace(t *testing.T) {
+func TestACardSaysInAFewWordsWhyNoNodeFits(t *testing.T) {
 	m := admintest.Stuck(t)
 	got := map[string]string{}
 	for _, c := range BoardOf(request(m, "/", "")).Cards {

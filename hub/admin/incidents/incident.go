@@ -21,9 +21,9 @@ import (
 
 // A line is one line of an incident's timeline.
 type line struct {
-	At, After string // the time, and how long after the beginning
+	At, After string // the time, and how long after the incident began
 	Text      string
-	Href      string // the page of the incident or object that the line is about; "": this incident
+	Href      string // the page of another incident or object; "": the line is about this incident
 
 	moment time.Time
 }
@@ -32,14 +32,14 @@ type incidentData struct {
 	Card
 	Name     string
 	Open     bool
-	Cost     string // of a closed incident
+	Cost     string // what a closed incident has cost
 	PartOf   entry  // the incident that it follows from; zero: none
 	Closed   *format.Moment
 	Own      frame.Menu // actions on the incident itself
 	Did      *frame.Done
 	Facts    []frame.Fact
 	Timeline []line
-	Audit    string // the link to the audit; "": not for the role
+	Audit    string // the link to the audit; "": the role may not read it
 	Place    string // the page of its object
 }
 
@@ -49,7 +49,7 @@ func Incident(a *frame.Request) (frame.Page, error) {
 	i := named(a, name)
 	if i == nil {
 		return frame.Page{}, frame.MissingError(fmt.Sprintf(
-			"There is no incident %s: one that is over is kept for a day.", name))
+			"There is no incident %s: an incident is kept for a day after its end.", name))
 	}
 	d := incidentData{Card: single(a, i), Name: name, Open: i.State == fleet.IncidentOpen, Own: frame.MenuOf(a, i),
 		Did: frame.JustDone(a)}
@@ -76,11 +76,11 @@ func Incident(a *frame.Request) (frame.Page, error) {
 		Poll: 10, Data: d}, nil
 }
 
-// before is how long before its beginning a timeline starts: an earlier change may be the cause.
+// before is how long before the incident its timeline starts: an earlier change may be the cause.
 const before = time.Hour
 
-// timelineOf joins an incident's history with versions, drains, boot configurations and people's
-// changes of that time. Lines of another day have their date.
+// timelineOf merges an incident's history with the versions, drains, boot configurations and user
+// changes of that time. Lines of another day show the date.
 func timelineOf(a *frame.Request, i *fleet.Incident) (lines []line) {
 	today := a.Now.UTC().Format(time.DateOnly)
 	add := func(at time.Time, text, href string) {
@@ -95,7 +95,7 @@ func timelineOf(a *frame.Request, i *fleet.Incident) (lines []line) {
 	}
 	for _, m := range incident.Timeline(a.Snapshot, i) {
 		text, href := m.Text, ""
-		if i.Acknowledged == nil || !strings.HasPrefix(text, i.Acknowledged.By) { // a name stays as it is
+		if i.Acknowledged == nil || !strings.HasPrefix(text, i.Acknowledged.By) { // a user's name is not capitalised
 			text = format.Capital(text)
 		}
 		switch {
@@ -125,7 +125,7 @@ func timelineOf(a *frame.Request, i *fleet.Incident) (lines []line) {
 	return lines
 }
 
-// changesOf are the changes of the object that an incident is in, or of its site.
+// changesOf returns the changes of an incident's object, or of its site.
 func changesOf(a *frame.Request, i *fleet.Incident) []changes.Entry {
 	var sub changes.Subject
 	o := a.Get(state.Key{Kind: state.KindNamed(i.About.Kind), Namespace: i.About.Namespace, Name: i.About.Name})
@@ -148,7 +148,7 @@ func named(a *frame.Request, name string) *fleet.Incident {
 	return i
 }
 
-// factsOf are what an incident touches and has cost so far.
+// factsOf returns what an incident touches and has cost so far.
 func factsOf(a *frame.Request, i *fleet.Incident) (facts []frame.Fact) {
 	add := func(name, value string) {
 		if value != "" {

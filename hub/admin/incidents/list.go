@@ -24,7 +24,7 @@ type row struct {
 	Name, Href, Message string
 	Pick                string
 	Pill                frame.Pill
-	Extent              string // what it touches, or has cost
+	Extent              string // what an open incident touches, or a closed one has cost
 	Site, SiteHref      string
 	Since, Closed       *format.Moment
 	TakenUp             string
@@ -39,7 +39,7 @@ type listData struct {
 	Pager                            frame.Pager
 	Open                             int
 	Filtered                         bool
-	Empty                            bool // there are no incidents
+	Empty                            bool // there are no incidents at all
 	Picks                            *frame.PickBar
 }
 
@@ -171,7 +171,7 @@ func rowOf(a *frame.Request, i *fleet.Incident) row {
 	return r
 }
 
-// siteHref is the page of a site; "": there is no such site.
+// siteHref returns the page of a site; "": there is no such site.
 func siteHref(a *frame.Request, name string) string {
 	if name == "" || a.Site(name) == nil {
 		return ""

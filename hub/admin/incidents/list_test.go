@@ -119,13 +119,13 @@ func TestThePageOfAnIncidentTellsItsTimeline(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	if of := page("follower"); of.PartOf.Href != "/incidents/dark" || !of.Open {
-		t.Errorf("it follows from %+v", of.PartOf)
+		t.Errorf("the incident that it follows from is %+v", of.PartOf)
 	}
 	a := request(m, "/incidents/nothing", "")
 	a.Param = func(string) string { return "nothing" }
 	_, err := Incident(a)
 	if missing := frame.MissingError(""); !errors.As(err, &missing) ||
 		!strings.Contains(err.Error(), "There is no incident nothing") {
-		t.Errorf("an unknown name: %v", err)
+		t.Errorf("for an unknown name the error is %v", err)
 	}
 }

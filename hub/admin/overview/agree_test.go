@@ -19,10 +19,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// FuzzWhatIsWrongIsSaidAlikeEverywhere makes random fleets. A pod that should run and does not has
-// a finding, a sentence on its page, a row in the list and an open incident, and the overview does
-// not say that all is well. Without trouble it does.
-func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
+// FuzzAllPagesAgreeAboutTrouble makes random fleets. A pod that should run but does not run has a
+// finding, a sentence on its page, a row in the list and an open incident. The overview says that
+// all is well exactly if there is no trouble.
+func FuzzAllPagesAgreeAboutTrouble(f *testing.F) {
 	for seed := range uint64(150) {
 		f.Add(seed)
 	}
@@ -43,9 +43,9 @@ func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
 			name := fmt.Sprintf("%s on %q", p.Name, p.Spec.NodeName)
 			found := diagnose.Pod(a.Snapshot, p)
 			lists := workloads.PodHasStatus(a, p, "attention")
-			if does(a.Snapshot, p) {
+			if runs(a.Snapshot, p) {
 				if found.Cause != "" || lists || workloads.PodRowOf(a, p).Why != "" {
-					t.Errorf("%s runs: %+v, listed %v", name, found, lists)
+					t.Errorf("%s runs, but has the finding %+v, listed: %v", name, found, lists)
 				}
 				continue
 			}
@@ -55,8 +55,8 @@ func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
 			if why, _ := finding.PodTrouble(a.Snapshot, p, a.Now); found.Cause == "" || why == "" || found.Row() == "" {
 				t.Errorf("%s does not run: %+v, its page says %q", name, found, why)
 			}
-			if told := hasIncident(a.Snapshot, p, found); told == diagnose.RuleOf(found.Cause).Alone || told != lists {
-				t.Errorf("%s, %s: it has an incident: %v; it is listed: %v", name, found.Cause, told, lists)
+			if has := hasIncident(a.Snapshot, p, found); has == diagnose.RuleOf(found.Cause).Alone || has != lists {
+				t.Errorf("%s, %s: has an incident: %v; is listed: %v", name, found.Cause, has, lists)
 			}
 		}
 		if d.Well != well {
@@ -66,13 +66,13 @@ func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
 	})
 }
 
-// shouldRun and does are the rules of Kubernetes' documentation.
+// shouldRun and runs are written from Kubernetes' documentation, apart from package diagnose.
 func shouldRun(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodSucceeded &&
 		(p.Status.Phase != corev1.PodFailed || metav1.GetControllerOf(p) == nil)
 }
 
-func does(s state.Snapshot, p *corev1.Pod) bool {
+func runs(s state.Snapshot, p *corev1.Pod) bool {
 	n := s.Node(p.Spec.NodeName)
 	if !shouldRun(p) || n == nil || state.ReadyOf(n) != corev1.ConditionTrue || p.Status.Phase != corev1.PodRunning {
 		return false
@@ -107,7 +107,7 @@ func hasIncident(s state.Snapshot, p *corev1.Pod, f diagnose.Finding) bool {
 func randomFleet(r *rand.Rand) (all []state.Object) {
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
 	chance := func(percent int) bool { return r.IntN(100) < percent }
-	bad := r.IntN(3) * 20 // percent of pods with trouble; 0: none
+	bad := r.IntN(3) * 20 // percent of pods in trouble
 	old := admintest.Ago(3 * time.Hour)
 	for i := range 1 + r.IntN(6) {
 		all = append(all, admintest.Node(fmt.Sprintf("n-%d", i), pick("oslo", "bergen"), func(n *corev1.Node) {

@@ -18,7 +18,7 @@ type eventsData struct {
 	Wrong  string // what is wrong with the search
 	Types  []frame.Option
 	Sinces []frame.Option
-	Reason string // of all listed events
+	Reason string // only events with this reason are listed
 	Rows   []frame.EventRow
 	Pager  frame.Pager
 	Folded bool
@@ -71,7 +71,7 @@ func Events(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "events", Title: "Events", Watch: []string{"events"}, Data: d}, nil
 }
 
-// An eventFold is what the events of a row have in common.
+// An eventFold is what all events of one row have in common.
 type eventFold struct{ reason, kind, of string }
 
 func foldOf(e *corev1.Event) eventFold { return eventFold{e.Reason, e.Type, e.InvolvedObject.Kind} }
@@ -119,7 +119,7 @@ var eventFinder = frame.Finder[*corev1.Event]{List: search.Events,
 		},
 	}}
 
-// eventNode is the node of an event's object; "": none.
+// eventNode returns the node of an event's object; "": it has no node.
 func eventNode(a *frame.Request, e *corev1.Event) string {
 	switch e.InvolvedObject.Kind {
 	case "Node":

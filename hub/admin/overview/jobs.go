@@ -9,7 +9,7 @@ import (
 type jobsData struct {
 	Rows   []frame.JobRow
 	Goings []nodes.Drain
-	Since  *format.Moment // the hub started
+	Since  *format.Moment // when the hub started
 }
 
 // Jobs lists the actions that users have started.

@@ -27,7 +27,7 @@ type tile struct {
 type overviewData struct {
 	Tiles []tile
 	incidents.Board
-	Jobs    []frame.JobRow // in progress
+	Jobs    []frame.JobRow // actions in progress
 	Goings  []nodes.Drain
 	Picture fleetPicture
 	Replay  replay
@@ -57,7 +57,7 @@ func Show(a *frame.Request) (frame.Page, error) {
 	nodesUp, podsUp := nodeTile(a), podTile(a)
 	d.Tiles = []tile{nodesUp, siteTile(a), workloadTile(a), podsUp}
 	d.Well = nodesUp.full && podsUp.full && len(d.Cards) == 0
-	d.Yet = fmt.Sprintf("%s nodes are ready, and %s pods run: the others have not had their time yet.", nodesUp.Value,
+	d.Yet = fmt.Sprintf("%s nodes are ready, and %s pods run: the others are still starting.", nodesUp.Value,
 		podsUp.Value)
 	d.Goings = nodes.Drains(a)
 	for _, r := range frame.JobRows(a) {
@@ -85,7 +85,7 @@ func siteTile(a *frame.Request) tile {
 	return countTile("Sites", "normal", "/sites", "bad", normal, total)
 }
 
-// countTile counts good things among all; kind is its pill unless all are good.
+// countTile shows "good/all"; kind is the pill's kind unless all are good.
 func countTile(label, note, href, kind string, good, all int) tile {
 	t := tile{Label: label, Value: fmt.Sprintf("%d/%d", good, all), Note: note, Href: href, Kind: kind,
 		full: good == all}
@@ -135,7 +135,7 @@ func workloadTile(a *frame.Request) tile {
 		for o := range a.All(l.Kind, "") {
 			stage := diagnose.ProgressOf(o).Stage
 			if stage == "" || !frame.IsListed(o) {
-				continue // Jobs end by themselves; a Deployment counts for its ReplicaSets
+				continue // a Job, or a ReplicaSet of a Deployment
 			}
 			if total++; !workloads.StagePill(stage).Troubled() {
 				good++

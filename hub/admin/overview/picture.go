@@ -27,7 +27,7 @@ const (
 	markKinds
 )
 
-// marks are the kinds: the class of the shape, the text, and the filter of the list of these nodes.
+// marks hold for each kind the CSS class, the text, and the status that filters the list of nodes.
 var marks = [markKinds]struct{ Class, Text, Status string }{
 	markOK: {"ok", "Ready", "ready"}, markRest: {"rest", "Cordoned", "cordoned"},
 	markNever: {"never", "Never seen", "never"},
@@ -35,7 +35,7 @@ var marks = [markKinds]struct{ Class, Text, Status string }{
 	markDark: {"dark", "Unknown", "unknown"},
 }
 
-// textOf names a kind. In a replay the hub may not have known the node's state.
+// textOf names a kind. In a replay "never seen" means that the node's state is not known.
 func textOf(k markKind, r *replay) string {
 	if r.Past && k == markNever {
 		return "Not known"
@@ -60,10 +60,10 @@ func lookOf(n *corev1.Node) markKind {
 }
 
 const (
-	cell       = 8   // units of the drawing
+	cell       = 8   // drawing units of a mark
 	perLine    = 10  // marks
-	perBlock   = 100 // marks, as many as a page of the list of nodes has rows
-	fewNodes   = 200 // up to this number each mark is a link
+	perBlock   = 100 // marks, as many as a page of the list has rows
+	fewNodes   = 200 // up to this number of nodes each mark is a link
 	shownSites = 60
 )
 
@@ -94,15 +94,15 @@ type siteMarks struct {
 	Said         string // nodes that are not simply ready, in words
 	Blocks       []block
 
-	kinds []markKind // of its nodes, by name
+	kinds []markKind // of the site's nodes, sorted by name
 	names []string
 }
 
 // A block is up to a hundred marks, ten on a line.
 type block struct {
 	First          int    // the index of its first node in the site
-	Title, Href    string // of the nodes' page in the list
-	Wide, High     int    // of the drawing
+	Title, Href    string // the page of the list that has these nodes
+	Wide, High     int    // size of the drawing
 	Pixels, HighPx int
 	Paths          []markPath
 	Links          []markLink // only in a small fleet
@@ -116,8 +116,8 @@ type markLink struct {
 	Href, Text string
 }
 
-// pictureOf draws the fleet as it is, or as it was at the replayed moment. Of too many sites those with
-// trouble are drawn, in the order of their names.
+// pictureOf draws the fleet as it is, or as it was at the replayed moment. If there are too many
+// sites, it draws those in trouble, sorted by name.
 func pictureOf(a *frame.Request, r *replay) (f fleetPicture) {
 	f.replay = r
 	f.Nodes, f.Few, f.Size = a.Len(state.Nodes), a.Len(state.Nodes) <= fewNodes, 8
@@ -242,8 +242,8 @@ func (f *fleetPicture) blockOf(first int, kinds []markKind, names []string, href
 	return b
 }
 
-// GoToMark redirects to the node of a mark, because a large fleet's picture has no links. Without
-// such a node it redirects to the site's nodes.
+// GoToMark redirects to the node of a mark, because a large fleet's picture has no links. If the
+// node does not exist, it redirects to the list of the site's nodes.
 func GoToMark(c *frame.Call) error {
 	site := c.QueryParam("site")
 	i, err := strconv.Atoi(c.QueryParam("at"))

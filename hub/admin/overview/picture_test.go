@@ -27,7 +27,7 @@ func pictureRequest(m *admintest.Memory) *frame.Request {
 
 var run = regexp.MustCompile(`M(\d+) (\d+)h(\d+)`)
 
-// marked reads a block: the class of each mark, in order.
+// marked returns the class of each mark of a block, in order.
 func marked(t *testing.T, b block) []string {
 	t.Helper()
 	at := map[int]string{}
@@ -103,8 +103,8 @@ func TestEveryNodeHasItsMark(t *testing.T) {
 	}
 }
 
-// Of too many sites those with trouble are drawn, by name; the others are counted.
-func TestOfManySitesThoseWithTroubleAreDrawn(t *testing.T) {
+// If there are too many sites, those in trouble are drawn; the others are counted.
+func TestSitesInTroubleAreDrawnFirst(t *testing.T) {
 	var objects []state.Change
 	for i := range 300 {
 		var change func(*corev1.Node)
@@ -129,7 +129,7 @@ func TestOfManySitesThoseWithTroubleAreDrawn(t *testing.T) {
 	}
 }
 
-// BenchmarkFleetPicture draws fleets with mostly dark nodes.
+// BenchmarkFleetPicture draws fleets whose nodes are mostly dark.
 func BenchmarkFleetPicture(b *testing.B) {
 	for _, n := range []int{200, 1000, 5000, 10000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {

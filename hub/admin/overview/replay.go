@@ -29,8 +29,8 @@ const (
 // A replay is the slider over the fleet's picture, and the moment that it stands at.
 type replay struct {
 	Span             string // how far back it goes; "": nothing is known of the past
-	Past             bool   // it stands at an earlier moment than now
-	Min, Value, Step int    // of the slider, in minutes after now
+	Past             bool   // the slider stands before now
+	Min, Value, Step int    // the slider's values, in minutes after now
 	At, Ago          string // the moment in words
 	Here             string // the address of the moment
 	Earlier, Later   string // the addresses of the steps before and after; "": none
@@ -60,7 +60,7 @@ func knownSpan(a *frame.Request) (span time.Duration) {
 	return span.Truncate(replayStep)
 }
 
-// replayOf reads the query's moment: minutes after now, as the slider sends them, or an RFC 3339 time.
+// replayOf reads the query's moment: the slider's minutes after now, or an RFC 3339 time.
 func replayOf(a *frame.Request) (r replay, err error) {
 	known := knownSpan(a)
 	r = replay{Min: -int(known / time.Minute), Step: int(replayStep / time.Minute), at: a.Now}
@@ -105,8 +105,8 @@ func momentText(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func momentHref(t time.Time) string { return "/?" + url.Values{"at": {momentText(t)}}.Encode() }
 
-// openAt lists the incidents that were open at a moment, the worst first. Those that closed over a day
-// ago are not kept.
+// openAt lists the incidents that were open at a moment, the worst first. Incidents that closed more
+// than a day ago are not kept.
 func openAt(a *frame.Request, at time.Time) (open []openIncident) {
 	var found []*fleet.Incident
 	for i := range state.Each[*fleet.Incident](a.Snapshot, state.Incidents, "") {
@@ -135,7 +135,7 @@ func lookAt(a *frame.Request, n *corev1.Node, at time.Time) markKind {
 	return markNever
 }
 
-// tilesAt are the tiles at an earlier moment: of the nodes and sites whose state was known.
+// tilesAt returns the tiles for an earlier moment. They count nodes and sites whose state was known.
 func tilesAt(f *fleetPicture) []tile {
 	up, known, sites, dark := f.RestReady, f.RestNodes, f.Rest, 0
 	for _, s := range f.Sites {

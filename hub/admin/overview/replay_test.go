@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// at is the overview's input at a moment.
+// at returns the overview's request for a moment.
 func at(m *admintest.Memory, moment string) *frame.Request {
 	a := pictureRequest(m)
 	a.Query = func(name string) string { return map[string]string{"at": moment}[name] }
@@ -29,8 +29,8 @@ func turn(d time.Duration, ready corev1.ConditionStatus) state.HealthChange {
 	return state.HealthChange{At: metav1.NewMicroTime(admintest.Now.Add(-d)), Ready: ready}
 }
 
-// The picture at an earlier moment has each node in its present place, in its state of then.
-func TestTheNightIsReplayed(t *testing.T) {
+// A replay shows each node in its present place with its state at that moment.
+func TestAReplayShowsTheStateOfThatMoment(t *testing.T) {
 	m := admintest.New(
 		admintest.Node("pi-1", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true }),
 		admintest.Node("pi-2", "oslo", func(n *corev1.Node) {
@@ -49,12 +49,12 @@ func TestTheNightIsReplayed(t *testing.T) {
 		open     int
 	}{
 		{"now", "", []string{"rest", "ok", "ok"}, "", 0},
-		{"now, by the slider", "0", []string{"rest", "ok", "ok"}, "", 0},
+		{"the slider at now", "0", []string{"rest", "ok", "ok"}, "", 0},
 		{"before pi-2 joined, while pi-3 was silent", "-480", []string{"ok", "never", "dark"}, "1/2", 1},
-		{"the same as a time", momentText(admintest.Now.Add(-8 * time.Hour)), []string{"ok", "never", "dark"}, "1/2", 1},
+		{"the same moment as an RFC 3339 time", momentText(admintest.Now.Add(-8 * time.Hour)), []string{"ok", "never", "dark"}, "1/2", 1},
 		{"while pi-3 was not ready", "-340", []string{"ok", "never", "bad"}, "1/2", 1},
 		{"while the hub did not run", "-270", []string{"never", "never", "never"}, "–", 1},
-		{"all as now", "-40", []string{"ok", "ok", "ok"}, "3/3", 0},
+		{"after pi-3 was ready again", "-40", []string{"ok", "ok", "ok"}, "3/3", 0},
 	} {
 		p, err := Show(at(m, c.at))
 		if err != nil {
@@ -95,8 +95,8 @@ func TestTheReplayGoesBackToWhatIsKnown(t *testing.T) {
 	}
 }
 
-// A step is ten minutes, within the replayed hours.
-func TestReplayGoesByTenMinutes(t *testing.T) {
+// The links to the moments before and after are ten minutes away, and stay within the replayed hours.
+func TestAReplayStepIsTenMinutes(t *testing.T) {
 	m := admintest.New(admintest.Node("pi-1", "oslo", nil))
 	step := func(moment string) replay {
 		r, err := replayOf(at(m, moment))
@@ -107,15 +107,15 @@ func TestReplayGoesByTenMinutes(t *testing.T) {
 	}
 	first := admintest.Now.Add(-replayed).Truncate(replayStep)
 	if r := step(momentText(first)); r.Earlier != "" || r.Later != momentHref(first.Add(replayStep)) {
-		t.Errorf("from the first moment: %+v", r)
+		t.Errorf("at the first moment: %+v", r)
 	}
 	newest := step(fmt.Sprint(-replayStep.Minutes()))
 	if before := newest.at.Add(-replayStep); newest.Earlier != momentHref(before) {
-		t.Errorf("from the newest: %+v", newest)
+		t.Errorf("at the last moment: %+v", newest)
 	}
 	for n, r := 0, newest; r.Later != ""; n++ {
 		if n > 2 {
-			t.Fatal("the steps do not end at now")
+			t.Fatal("the links to later moments do not end at now")
 		}
 		r = step(momentText(r.at.Add(replayStep)))
 	}
