@@ -31,7 +31,7 @@ var everyView = []struct {
 	{"nodes", "/nodes", []string{"8 nodes", "pi-1", "Ready, cordoned", "raspberrypi4", `~\b[0-9]{1,3}s ago`}},
 	{"nodes-search", "/nodes?q=board:bone&status=attention", []string{"3 nodes found", "bone-4"}},
 	{"nodes-none", "/nodes?q=nobody", []string{"No node matches"}},
-	{"node", "/nodes/pi-2", []string{"It does not answer", "The device no longer reports.", "Its pods stay for now: site oslo gives the NoExecute taint to one node every 10s, and it is next, at about", "~In the .* known: ready for", "Raspberry Pi 4 Model B Rev 1.5", "kiosk-7d9f-fghij", "~The other [0-9]+ conditions? (are|is) good", "raspberrypi4"}},
+	{"node", "/nodes/pi-2", []string{"It does not answer", "The device no longer reports.", "Its pods stay for now: site oslo gives up one node every 10s, and it is next, at about", "~In the .* known: ready for", "Raspberry Pi 4 Model B Rev 1.5", "kiosk-7d9f-fghij", "~The other [0-9]+ conditions? (are|is) good", "raspberrypi4"}},
 	{"sites", "/sites", []string{"bergen", "Partial disruption", "Pods stay: a large part of this small site", "one node every 10s", "Next to be given up"}},
 	{"site", "/sites/oslo", []string{"pi-2", "Next to be given up", "one node every 10s", "gateway"}},
 	{"workloads", "/workloads", []string{"kiosk", "1 of 3 pods are available", "node-exporter", "Complete", "nightly-report", "30 2 * * * Europe/Oslo", "ledger", "2/3", "ledger-1 on pi-2 may still run", "press-backup", "Job has reached the specified backoff limit"}},

@@ -1,6 +1,6 @@
 // Package finding puts findings of package diagnose into words: what is wrong with nodes and pods,
-// why, and what helps. It judges nothing itself: diagnose finds trouble, and schedule why a pod has
-// no node. The page's packages show its sentences.
+// why, and what helps. Package diagnose decides what is trouble, and package schedule why a pod has
+// no node. The page's packages show the sentences.
 package finding
 
 import (

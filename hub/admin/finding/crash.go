@@ -24,9 +24,9 @@ type Crash struct {
 	When      *format.Moment
 	Lasted    string         // its run time; "": not known
 	Restarts  string         // restarts in words; "": none
-	Again     *format.Moment // the latest time of its restart; nil: not known, or it runs
-	Tail      string         // where its last lines are; "": not for this role, or the device does not answer
-	Logs      string         // the page of its whole log; "": not for this role
+	Again     *format.Moment // the latest moment of its restart; nil: not known, or it runs
+	Tail      string         // address of its last lines; "": the role may not read them, or the device does not answer
+	Logs      string         // page of its whole log; "": the role may not read it
 	Words     string         // its termination message, stored by the hub
 	Silent    bool           // its device does not answer
 }
@@ -38,7 +38,7 @@ const (
 	maxWords = 2 << 10
 )
 
-// backOff is the longest wait before a restart, after so many restarts.
+// backOff returns the longest wait before the next restart after a number of restarts.
 func backOff(restarts int32) time.Duration {
 	wait := time.Duration(0)
 	for range min(restarts, 10) {
@@ -72,7 +72,7 @@ func CrashMark(t *corev1.ContainerStateTerminated) string {
 	return fmt.Sprintf("%d.%d", t.FinishedAt.Unix(), t.ExitCode)
 }
 
-// CrashesOf are the ends of a pod's containers that should keep running.
+// CrashesOf returns how those containers of a pod ended that should keep running.
 func CrashesOf(a *frame.Request, p *corev1.Pod) (all []Crash) {
 	if p.Spec.NodeName == "" {
 		return nil
@@ -116,7 +116,7 @@ func CrashesOf(a *frame.Request, p *corev1.Pod) (all []Crash) {
 	return all
 }
 
-// memoryLimit is a container's memory limit in Kubernetes' words; "": none.
+// memoryLimit returns a container's memory limit as Kubernetes writes it; "": it has none.
 func memoryLimit(p *corev1.Pod, container string) string {
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {

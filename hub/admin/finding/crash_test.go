@@ -32,7 +32,7 @@ func TestAnExitCodeInWords(t *testing.T) {
 		{139, "Error", "", "SIGSEGV (exit code 139): it touched memory that is not its own"},
 		{143, "Error", "", "SIGTERM (exit code 143): it was stopped"},
 		{129 + 35, "Error", "", "ended by signal 36 (exit code 164)"},
-		{255, "Error", "", "exit code 255, often an error that it had no number for"},
+		{255, "Error", "", "exit code 255, often an error without a code of its own"},
 		{42, "Error", "", "ended with exit code 42"},
 	} {
 		if e := exitOf(&corev1.ContainerStateTerminated{ExitCode: c.code, Reason: c.reason},
@@ -64,14 +64,14 @@ func TestWhatACrashIsSaidToBe(t *testing.T) {
 		logs  string
 		asked bool
 	}{
-		{"in its back-off", admintest.Crashed("p", "pi-1", nil), "web 12s started again 6 times again",
+		{"it waits for its restart", admintest.Crashed("p", "pi-1", nil), "web 12s started again 6 times again",
 			"/pods/default/p/logs?container=web", true},
 		{"its back-off is over", admintest.Crashed("p", "pi-1", func(c *corev1.ContainerStatus) { c.RestartCount = 2 }),
 			"web 12s started again 2 times", "/pods/default/p/logs?container=web", true},
 		{"it runs again", admintest.Crashed("p", "pi-1", began(time.Minute)), "web 12s started again 6 times",
 			"/pods/default/p/logs?container=web&previous=1", true},
-		{"it has run again for long", admintest.Crashed("p", "pi-1", began(20*time.Minute)), "", "", false},
-		{"it ended well, and waits to be started again",
+		{"it has run for long since", admintest.Crashed("p", "pi-1", began(20*time.Minute)), "", "", false},
+		{"it ended with 0 and waits for its restart",
 			admintest.Crashed("p", "pi-1",
 				func(c *corev1.ContainerStatus) { c.LastTerminationState.Terminated.ExitCode = 0 }),
 			"web 12s started again 6 times again", "/pods/default/p/logs?container=web", true},

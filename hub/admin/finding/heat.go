@@ -18,8 +18,8 @@ const HotCelsius = 80
 // NoAnswer is the sentence about a silent node; the page shows the time beside it.
 const NoAnswer = "It does not answer"
 
-// NodeSentence says in one sentence what is wrong with a node, with the temperature if that is the
-// cause: nobody looks for a fan because of "Throttled".
+// NodeSentence says in one sentence what is wrong with a node. If the device is hot, the sentence has
+// the temperature: "Throttled" alone does not lead to the cooling.
 func NodeSentence(a *frame.Request, n *corev1.Node) string {
 	why, told := NodeWhy(n)
 	live := a.Liveness(n.Name)
@@ -39,7 +39,7 @@ func Hot(n *corev1.Node) bool {
 
 func throttled(c *corev1.NodeCondition) bool { return c != nil && c.Reason == "Throttled" }
 
-// heated is the sentence about a node whose device is hot.
+// heated returns the sentence about a node whose device reports a temperature.
 func heated(why string, told corev1.NodeConditionType, n *corev1.Node, celsius float64) string {
 	if celsius < HotCelsius {
 		return why

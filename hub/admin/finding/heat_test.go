@@ -19,12 +19,12 @@ func TestANodeThatIsHotSaysSoFirst(t *testing.T) {
 		celsius float64 // 0: not reported
 		change  func(*corev1.Node)
 		away    bool
-		want    string // the beginning
+		want    string // the beginning of the sentence
 	}{
 		{"hot and throttled", 84.3, throttled, false,
 			"It is at 84 °C, and the firmware slows the processor down: check its cooling."},
-		{"throttled, and not hot", 61, throttled, false, "Throttled: the firmware throttles"},
-		{"throttled, and it does not tell", 0, throttled, false, "Throttled: the firmware throttles"},
+		{"throttled, but not hot", 61, throttled, false, "Throttled: the firmware throttles"},
+		{"throttled, without a temperature", 0, throttled, false, "Throttled: the firmware throttles"},
 		{"hot", 80.4, nil, false, "It is at 80 °C; from about 80 °C on boards slow down: check its cooling."},
 		{"warm", 79.4, nil, false, ""},
 		{"hot and cordoned", 84, func(n *corev1.Node) { n.Spec.Unschedulable = true }, false,

@@ -23,13 +23,13 @@ type ImageTrouble struct {
 	Short                     string // the image without its registry
 }
 
-// The agent's words before the engine's text.
+// The agent's words that precede the engine's text.
 const (
 	backingOff = "Back-off pulling image: "
 	pulling    = "pull image "
 )
 
-// ImageTroubleOf explains why a waiting container has no image; nil: it waits for something else.
+// ImageTroubleOf explains why a waiting container has no image; nil: it does not wait for an image.
 func ImageTroubleOf(w diagnose.Args) *ImageTrouble {
 	if !diagnose.WaitsForImage(w.Reason) {
 		return nil
@@ -56,7 +56,7 @@ func ImageTroubleOf(w diagnose.Args) *ImageTrouble {
 	return t
 }
 
-// shortImage is an image without its registry.
+// shortImage returns an image's name without its registry.
 func shortImage(image string) string {
 	name, digest, _ := strings.Cut(image, "@")
 	name = name[strings.LastIndexByte(name, '/')+1:]
@@ -66,7 +66,7 @@ func shortImage(image string) string {
 	return name
 }
 
-// ImagesMissing are the images for which a pod waits.
+// ImagesMissing returns the images that a pod waits for.
 func ImagesMissing(p *corev1.Pod) (all []*ImageTrouble) {
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		w := c.State.Waiting

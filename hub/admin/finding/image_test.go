@@ -7,12 +7,12 @@ import (
 	"flotilla.dev/hub/diagnose"
 )
 
-// What Docker 28 and Podman 5 report about registries that do not return an image.
+// The errors are those of Docker 28 and Podman 5.
 func TestWhyThereIsNoImage(t *testing.T) {
 	const ref = "registry.example:5000/shop/kiosk:2.1"
 	for _, c := range []struct{ name, said, cause string }{
 		{"Docker, no such tag", "not found: manifest unknown", "image not found"},
-		{"Docker, no such tag, of an older one",
+		{"Docker, no such tag, of an older version",
 			"not found: manifest for registry.example:5000/shop/kiosk:2.1 not found: manifest unknown: manifest unknown", "image not found"},
 		{"Docker, no such repository", "not found: name unknown", "image not found"},
 		{"Docker Hub, private or not there",
@@ -38,7 +38,7 @@ func TestWhyThereIsNoImage(t *testing.T) {
 			`Get "https://registry.example:5000/v2/": tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 1970-01-01T00:02:11Z is before 2026-01-01T00:00:00Z`, "registry's certificate is out of date"},
 		{"Docker, no TLS", `Get "https://192.0.2.2:25994/v2/": tls: first record does not look like a TLS handshake`,
 			"registry without TLS"},
-		{"Docker, no TLS, of an older one",
+		{"Docker, no TLS, of an older version",
 			`Get "https://192.0.2.2:25994/v2/": http: server gave HTTP response to HTTPS client`,
 			"registry without TLS"},
 		{"Docker, a full disk", "failed to register layer: write /usr/bin/x: no space left on device",

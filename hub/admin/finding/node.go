@@ -113,10 +113,10 @@ func NodeChain(s state.Snapshot, n *corev1.Node, now time.Time) (chain []string)
 		}
 		switch t := state.NoExecuteOf(n); {
 		case t != nil && t.TimeAdded != nil:
-			chain = append(chain, fmt.Sprintf("Since %s it has the taint %s: its pods leave when their tolerations end.",
+			chain = append(chain, fmt.Sprintf("It was given up at %s, by the taint %s: its pods leave when their tolerations end.",
 				format.Stamp(t.TimeAdded.Time), t.ToString()))
 		case t != nil:
-			chain = append(chain, "It has the taint "+t.ToString()+": its pods leave when their tolerations end.")
+			chain = append(chain, "It was given up, by the taint "+t.ToString()+": its pods leave when their tolerations end.")
 		case state.Waits(n):
 			chain = append(chain, waits(s, n, now))
 		}
@@ -139,12 +139,12 @@ func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 	site := s.Site(name)
 	switch {
 	case site == nil:
-		return "Its pods stay until it gets its NoExecute taint."
+		return "Its pods stay until it is given up."
 	case site.Status.HeldReason != "":
 		return fmt.Sprintf("Its pods stay: evictions on site %s are held, %s.", name, site.Status.Held)
 	}
 	if format.Rate(site.Status.EvictionRate) == "none" {
-		return fmt.Sprintf("Its pods stay: the rate of site %s is 0, so no node gets the NoExecute taint there.", name)
+		return fmt.Sprintf("Its pods stay: the rate of site %s is 0, so no node is given up there.", name)
 	}
 	for _, q := range QueueOf(s, site, 0) {
 		if q.Name != n.Name {
@@ -158,10 +158,10 @@ func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 		if q.At.After(now) {
 			when = ", at about " + format.Stamp(q.At)
 		}
-		return fmt.Sprintf("Its pods stay for now: site %s gives the NoExecute taint to %s, and %s%s.", name,
+		return fmt.Sprintf("Its pods stay for now: site %s gives up %s, and %s%s.", name,
 			format.Rate(site.Status.EvictionRate), turn, when)
 	}
-	return fmt.Sprintf("Its pods stay until site %s gives it the NoExecute taint: to %s.", name,
+	return fmt.Sprintf("Its pods stay until site %s gives it up: %s.", name,
 		format.Rate(site.Status.EvictionRate))
 }
 

@@ -13,19 +13,19 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-func TestWhichConditionsNeedAttention(t *testing.T) {
+func TestTheStatusNamesConditionsInTrouble(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		condition corev1.NodeConditionType
 		status    corev1.ConditionStatus
 		want      frame.Pill
 	}{
-		{"a pressure does", "DiskPressure", "True", frame.Pill{Kind: "warn", Text: "Ready, DiskPressure"}},
-		{"no pressure does not", "DiskPressure", "False", frame.Pill{Kind: "ok", Text: "Ready"}},
-		{"good power does not", "PowerOK", "True", frame.Pill{Kind: "ok", Text: "Ready"}},
-		{"bad power does, by its reason", "PowerOK", "False", frame.Pill{Kind: "warn", Text: "Ready, UnderVoltage"}},
-		{"what a board lacks for good does not", "MemoryLimits", "False", frame.Pill{Kind: "ok", Text: "Ready"}},
-		{"what nobody knows does not", "Sunny", "True", frame.Pill{Kind: "ok", Text: "Ready"}},
+		{"DiskPressure is trouble", "DiskPressure", "True", frame.Pill{Kind: "warn", Text: "Ready, DiskPressure"}},
+		{"DiskPressure=False is not", "DiskPressure", "False", frame.Pill{Kind: "ok", Text: "Ready"}},
+		{"PowerOK=True is not", "PowerOK", "True", frame.Pill{Kind: "ok", Text: "Ready"}},
+		{"PowerOK=False is trouble, named by its reason", "PowerOK", "False", frame.Pill{Kind: "warn", Text: "Ready, UnderVoltage"}},
+		{"a missing feature of the board is not", "MemoryLimits", "False", frame.Pill{Kind: "ok", Text: "Ready"}},
+		{"an unknown condition is not", "Sunny", "True", frame.Pill{Kind: "ok", Text: "Ready"}},
 	} {
 		if got := NodePill(admintest.Node("n", "oslo",
 			admintest.Condition(c.condition, c.status, "UnderVoltage", "m"))); got != c.want {
@@ -64,13 +64,13 @@ func TestWhyASilentNodeKeepsItsPods(t *testing.T) {
 		status fleet.SiteStatus
 		want   string
 	}{
-		{"where evictions are held, why",
+		{"evictions are held",
 			fleet.SiteStatus{HeldReason: fleet.HeldForMaintenance, Held: "maintenance until noon"},
 			"Its pods stay: evictions on site oslo are held, maintenance until noon."},
-		{"where the rate is 0, that", fleet.SiteStatus{EvictionRate: "0", Waiting: 1},
-			"Its pods stay: the rate of site oslo is 0, so no node gets the NoExecute taint there."},
-		{"where it waits its turn, at which rate", fleet.SiteStatus{EvictionRate: "0.1"},
-			"Its pods stay for now: site oslo gives the NoExecute taint to one node every 10s, and it is next."},
+		{"the rate is 0", fleet.SiteStatus{EvictionRate: "0", Waiting: 1},
+			"Its pods stay: the rate of site oslo is 0, so no node is given up there."},
+		{"it waits in the queue", fleet.SiteStatus{EvictionRate: "0.1"},
+			"Its pods stay for now: site oslo gives up one node every 10s, and it is next."},
 	} {
 		n := admintest.Node("pi-2", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown",
 			"Kubelet stopped posting node status."))
@@ -82,23 +82,23 @@ func TestWhyASilentNodeKeepsItsPods(t *testing.T) {
 	}
 }
 
-func TestOnlyADrainThatGoesOnIsTold(t *testing.T) {
+func TestOnlyARunningDrainHasALine(t *testing.T) {
 	n := admintest.Node("pi-a", "oslo", func(n *corev1.Node) {
 		n.Annotations = map[string]string{state.DrainAnnotation: "true", state.DrainStatusAnnotation: state.DrainStatus{
 			State: state.Draining, By: "ann", Began: time.Now().Add(-time.Minute),
 			Until: time.Now().Add(14 * time.Minute), Pods: 11, Left: 3}.String()}
 	})
 	if drainLine(n) == "" {
-		t.Error("one that goes on is not told")
+		t.Error("a running drain has no line")
 	}
 	for name, change := range map[string]func(*corev1.Node){
-		"one that is over":        func(n *corev1.Node) { delete(n.Annotations, state.DrainAnnotation) },
-		"one that nobody took up": func(n *corev1.Node) { delete(n.Annotations, state.DrainStatusAnnotation) },
+		"a drain that is over":       func(n *corev1.Node) { delete(n.Annotations, state.DrainAnnotation) },
+		"a drain that has not begun": func(n *corev1.Node) { delete(n.Annotations, state.DrainStatusAnnotation) },
 	} {
 		other := n.DeepCopy()
 		change(other)
 		if got := drainLine(other); got != "" {
-			t.Errorf("%s says %q", name, got)
+			t.Errorf("%s has the line %q", name, got)
 		}
 	}
 }

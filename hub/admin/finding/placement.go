@@ -42,7 +42,7 @@ type podLink struct {
 	Scale      *frame.MenuItem
 }
 
-// WaitsForNode tells whether a pod waits for the scheduler.
+// WaitsForNode tells whether a pod waits to be placed.
 func WaitsForNode(p *corev1.Pod) bool {
 	return p.Spec.NodeName == "" && p.DeletionTimestamp == nil && !state.Terminated(p)
 }
@@ -82,7 +82,7 @@ func unplacedWhy(e schedule.Explanation) string {
 	case e.Nodes == 0:
 		return "There is no node yet that could take it."
 	case len(e.Obstacles) == 0:
-		return "It is about to be placed: nothing speaks against it any more."
+		return "It is about to be placed: a node can take it now."
 	case e.Nodes == 1:
 		return "The only node cannot take it."
 	}
@@ -164,10 +164,10 @@ func freeText(name corev1.ResourceName, q resource.Quantity) string {
 	return q.String()
 }
 
-// SoonPlaced is said of a pod that a node can take now.
+// SoonPlaced is the reason of a pod that some node can take now.
 const SoonPlaced = "about to be placed"
 
-// ShortReason is why a pod has no node, in a few words for a list.
+// ShortReason says in a few words why a pod has no node, for a list.
 func ShortReason(s state.Snapshot, p *corev1.Pod, now time.Time) string {
 	e := schedule.Why(s, p, now)
 	switch {

@@ -78,7 +78,7 @@ func TestAPodThatFindsNoPlaceSaysWhatItNeedsAndWhatWouldHelp(t *testing.T) {
 	a.May = func(verb, _ string) bool { return verb == "get" || verb == "list" }
 	for _, f := range PlacementOf(a, a.Pod("default", "vision-6f9c-x2x4z")).Fixes {
 		if text := fixText(f); strings.Contains(text, ">") {
-			t.Errorf("who only looks is offered %s", text)
+			t.Errorf("a viewer is offered %s", text)
 		}
 	}
 }
@@ -96,13 +96,13 @@ func TestWhyAPodWaitsInOneSentence(t *testing.T) {
 		short string
 	}{
 		{"no node", 0, func(*corev1.Pod) {}, "There is no node yet that could take it.", "no node yet"},
-		{"a claim that is not there", 2, claim, `No node can take it: persistentvolumeclaim "c" not found.`,
+		{"a claim that does not exist", 2, claim, `No node can take it: persistentvolumeclaim "c" not found.`,
 			`persistentvolumeclaim "c" not found`},
-		{"nothing", 2, func(*corev1.Pod) {}, "It is about to be placed: nothing speaks against it any more.",
+		{"nothing", 2, func(*corev1.Pod) {}, "It is about to be placed: a node can take it now.",
 			"about to be placed"},
 		{"one node", 1, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"gpu": "true"} },
 			"The only node cannot take it.", "no node has gpu=true"},
-		{"a resource that nobody has", 2, func(p *corev1.Pod) {
+		{"a resource that no node has", 2, func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/tpu": resource.MustParse("1")}
 		}, "None of the 2 nodes can take it.", "no node has 1 example.com/tpu free"},
 		{"a gate", 2, func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/paid"}} }, "It is held by its scheduling gates until somebody takes them away: example.com/paid.", ""},
@@ -141,7 +141,7 @@ func TestWhatIsFreeIsNeverSaidToBeMore(t *testing.T) {
 func TestEveryReasonHasWords(t *testing.T) {
 	for r := schedule.Fits + 1; r.String() != ""; r++ {
 		w := reasonWords[r]
-		if r == schedule.NoVolume { // alike for every node: the claim says it
+		if r == schedule.NoVolume { // the same for every node: the claim's sentence says it
 			continue
 		}
 		if w.need == nil || w.against == nil || w.short == nil {

@@ -23,15 +23,15 @@ type step struct{ Ways []way }
 
 type way struct {
 	Text    string
-	Pods    []podLink       // pods that would have to go
+	Pods    []podLink       // pods that would have to leave
 	Command string          // for kubectl
-	Do      *frame.MenuItem // nil: not for this role, or not here
+	Do      *frame.MenuItem // nil: the role may not do it, or the page cannot
 }
 
 // mostFixes bounds the shown fixes, each of another kind.
 const mostFixes = 4
 
-// fixesOf are the nearest nodes for which steps exist against all obstacles, one of each kind.
+// fixesOf returns a fix of each kind, for the nearest node that can be made to take the pod.
 func fixesOf(a *frame.Request, p *corev1.Pod, candidates []schedule.Candidate) (fixes []fix) {
 	edit := editOf(a, p)
 	seen := map[string]bool{}
@@ -63,8 +63,8 @@ func fixesOf(a *frame.Request, p *corev1.Pod, candidates []schedule.Candidate) (
 // A templateEdit is where a pod's template is changed.
 type templateEdit struct {
 	of string          // such as "Deployment kiosk"
-	do *frame.MenuItem // nil: not for this role, or there is none
-	on string          // kubectl's name of it; "": the pod has no owner
+	do *frame.MenuItem // nil: the role may not edit it, or the page cannot
+	on string          // the workload's name for kubectl; "": the pod has no owner
 }
 
 // editOf finds the workload whose template makes the pod, because a pod's own requests cannot be
@@ -154,7 +154,7 @@ func wayOf(a *frame.Request, n *corev1.Node, p *corev1.Pod, edit templateEdit, w
 	return v
 }
 
-// roomWay names the pods that would have to go.
+// roomWay names the pods that would have to leave.
 func roomWay(a *frame.Request, w schedule.Way) way {
 	v := way{Text: "Make room"}
 	for _, p := range w.Pods {

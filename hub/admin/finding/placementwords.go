@@ -69,7 +69,7 @@ var reasonWords = map[schedule.Reason]struct {
 	},
 	schedule.NodePressure: {
 		func(n needed) string {
-			return fmt.Sprintf("%s the taint %s, which goes by itself when what is wrong there is over.",
+			return fmt.Sprintf("%s the taint %s, which is removed when the trouble there is over.",
 				format.Capital(n.have()), n.Taint.ToString())
 		}, taintAgainst, taintShort,
 	},
@@ -112,8 +112,8 @@ var reasonWords = map[schedule.Reason]struct {
 	},
 	schedule.TopologySpread: {
 		func(n needed) string {
-			return fmt.Sprintf("Must be spread evenly over %s: %s where too many of its like are.", n.Key, n.are())
-		}, byKey("too many of its like"), spreadShort,
+			return fmt.Sprintf("Must be spread evenly over %s: %s where too many such pods are already.", n.Key, n.are())
+		}, byKey("too many such pods"), spreadShort,
 	},
 	schedule.TopologyLabel: {
 		func(n needed) string {
@@ -192,7 +192,7 @@ func resourceNeed(n needed) string {
 
 func affinityNeed(n needed) string {
 	if n.Label.Key == "" {
-		return "Has a node affinity that no node can match: it asks for nothing that could hold."
+		return "Has a node affinity that no node can match: its terms are empty."
 	}
 	text := "Needs " + LabelText(n.Label)
 	switch negative := n.Label.Operator == corev1.NodeSelectorOpNotIn ||
@@ -213,7 +213,7 @@ func affinityAgainst(n *corev1.Node, o schedule.Objection) string {
 	v, has := n.Labels[o.Label.Key]
 	switch {
 	case o.Label.Key == "":
-		return "its affinity holds nowhere"
+		return "no node matches its affinity"
 	case has && v == "":
 		return "has the label " + o.Label.Key
 	case has:
@@ -225,7 +225,7 @@ func affinityAgainst(n *corev1.Node, o schedule.Objection) string {
 func affinityShort(n needed) string {
 	switch {
 	case n.Label.Key == "":
-		return "an affinity that holds nowhere"
+		return "an affinity that no node matches"
 	case n.all && (n.Label.Operator == corev1.NodeSelectorOpIn || n.Label.Operator == corev1.NodeSelectorOpExists):
 		return "no node has " + LabelText(n.Label)
 	}

@@ -28,14 +28,14 @@ func SeverityPill(s fleet.IncidentSeverity) frame.Pill {
 	return frame.Pill{Kind: "idle", Text: "Note"}
 }
 
-// PodTrouble says in one sentence why a pod does not do what it should, and the pill's kind; "": it
-// does, or needs only a moment.
+// PodTrouble says in one sentence why a pod does not do what it should, with the pill's kind; "": the
+// pod is fine or still starting.
 func PodTrouble(s state.Snapshot, p *corev1.Pod, now time.Time) (why, kind string) {
 	f := PodFault(s, p, now)
 	return PodWhy(s, p, f), PillKind(f)
 }
 
-// PodFault is what is wrong with a pod, once that counts as trouble.
+// PodFault returns a pod's finding unless it is still pending.
 func PodFault(s state.Snapshot, p *corev1.Pod, now time.Time) diagnose.Finding {
 	if f := diagnose.Pod(s, p); !f.Pending(now) {
 		return f
@@ -43,7 +43,7 @@ func PodFault(s state.Snapshot, p *corev1.Pod, now time.Time) diagnose.Finding {
 	return diagnose.Finding{}
 }
 
-// PillKind is the pill's kind of a finding.
+// PillKind returns the pill's kind for a finding.
 func PillKind(f diagnose.Finding) string {
 	if f.Cause == "" {
 		return ""
@@ -125,7 +125,7 @@ func PodChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
 	}
 	if p.DeletionTimestamp != nil {
 		if len(p.Finalizers) > 0 {
-			chain = append(chain, "It is kept until these have done their work: "+strings.Join(p.Finalizers, ", ")+".")
+			chain = append(chain, "It is kept until these finalizers are removed: "+strings.Join(p.Finalizers, ", ")+".")
 		}
 		return chain
 	}
@@ -140,7 +140,7 @@ func PodChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
 	}
 	if f := PodFault(s, p, now); f.Cause != "" {
 		e := frame.NewestWarning(frame.EventsOf(s, "Pod", p.Namespace, p.Name), cmp.Or(f.Reason, f.End.Reason))
-		if e != nil && f.Cause != diagnose.NotStarting { // that sentence has said it already
+		if e != nil && f.Cause != diagnose.NotStarting { // PodWhy has shown that event already
 			chain = append(chain, e.Reason+": "+e.Message)
 		}
 	}

@@ -27,28 +27,28 @@ func TestWhyAPodDoesNotDoWhatItShould(t *testing.T) {
 		change     func(*corev1.Pod)
 		want       string
 	}{
-		{"one that runs and is ready needs nothing", "pi-1", nil, ""},
-		{"one whose container is being made needs a moment", "pi-1", waiting("ContainerCreating", ""), ""},
-		{"one whose image cannot be had says so", "pi-1", waiting("ImagePullBackOff", "no such image"),
+		{"it runs and is ready", "pi-1", nil, ""},
+		{"its container is being created", "pi-1", waiting("ContainerCreating", ""), ""},
+		{"its image cannot be pulled", "pi-1", waiting("ImagePullBackOff", "no such image"),
 			"Container web: ImagePullBackOff, no such image"},
-		{"one on a silent node tells of the node", "pi-2", nil,
+		{"its node is silent", "pi-2", nil,
 			"Its node does not answer."},
-		{"one on a node that is gone says so", "gone", nil, "Its node gone does not exist."},
-		{"one that has failed says why", "pi-1", func(p *corev1.Pod) {
+		{"its node does not exist", "gone", nil, "Its node gone does not exist."},
+		{"it has failed", "pi-1", func(p *corev1.Pod) {
 			p.Status.Phase = corev1.PodFailed
 			p.Status.Message = "Pod was rejected: OutOfmemory"
 		}, "Pod was rejected: OutOfmemory"},
-		{"one that is asked to leave has its grace", "pi-1",
+		{"it is deleted, within its grace period", "pi-1",
 			func(p *corev1.Pod) { at := metav1.NewTime(admintest.Now.Add(time.Minute)); p.DeletionTimestamp = &at },
 			""},
-		{"one that should have left says what keeps it", "pi-2", func(p *corev1.Pod) {
+		{"it is deleted, after its grace period, on a silent node", "pi-2", func(p *corev1.Pod) {
 			at := admintest.Ago(time.Minute)
 			p.DeletionTimestamp = &at
 			p.Status.Conditions = append(p.Status.Conditions,
 				corev1.PodCondition{Type: corev1.DisruptionTarget, Status: "True",
 					Message: "evict kiosk-2 from pi-2: tolerated node.kubernetes.io/unreachable until 12:05:41"})
 		}, "evict kiosk-2 from pi-2: tolerated node.kubernetes.io/unreachable until 12:05:41; it stays Terminating until pi-2 comes back and confirms that it has stopped."},
-		{"one that runs and is not ready for long says so", "pi-1", func(p *corev1.Pod) {
+		{"it has not been ready for long", "pi-1", func(p *corev1.Pod) {
 			p.Status.Conditions[1].Status, p.Status.Conditions[1].Message = "False",
 				"readiness probe: connection refused"
 		}, "It runs but is not ready: readiness probe: connection refused"},
@@ -69,20 +69,20 @@ func TestWhatStandsBehindAPodOnASilentNode(t *testing.T) {
 		site  fleet.SiteStatus
 		want  string
 	}{
-		{"until when its tolerations last", true, &limit, fleet.SiteStatus{}, "It is evicted at " +
+		{"its tolerations end", true, &limit, fleet.SiteStatus{}, "It is evicted at " +
 			format.Stamp(admintest.Now.Add(4*time.Minute)) + ": tolerated node.kubernetes.io/unreachable until"},
-		{"that it tolerates the taint without an end", true, nil, fleet.SiteStatus{},
+		{"its tolerations do not end", true, nil, fleet.SiteStatus{},
 			"It stays: it tolerates the taints of its node without an end."},
-		{"that its site holds", false, &limit,
+		{"its site is in maintenance", false, &limit,
 			fleet.SiteStatus{HeldReason: fleet.HeldForMaintenance, Held: "maintenance until noon"},
 			"Node pi-2: Its pods stay: evictions on site oslo are held, maintenance until noon."},
-		{"which place its node has in the queue", false, &limit,
+		{"its node waits in the queue", false, &limit,
 			fleet.SiteStatus{EvictionRate: "0.1", Waiting: 2,
 				NextEviction: admintest.Moments(admintest.Now.Add(10 * time.Second))},
-			"Node pi-2: Its pods stay for now: site oslo gives the NoExecute taint to one node every 10s, and it is number 2 of 2, at about " + format.Stamp(admintest.Now.Add(20*time.Second)) + "."},
-		{"that it is hardly ever its turn", false, &limit,
+			"Node pi-2: Its pods stay for now: site oslo gives up one node every 10s, and it is number 2 of 2, at about " + format.Stamp(admintest.Now.Add(20*time.Second)) + "."},
+		{"the site's rate is almost 0", false, &limit,
 			fleet.SiteStatus{EvictionRate: "1e-10", Waiting: 2, NextEviction: admintest.Moments(admintest.Now)},
-			"Node pi-2: Its pods stay for now: site oslo gives the NoExecute taint to one node every 36500 days, and it is number 2 of 2, at about " + format.Stamp(admintest.Now.Add(876000*time.Hour)) + "."},
+			"Node pi-2: Its pods stay for now: site oslo gives up one node every 36500 days, and it is number 2 of 2, at about " + format.Stamp(admintest.Now.Add(876000*time.Hour)) + "."},
 	} {
 		n := admintest.Node("pi-2", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown",
 			"Kubelet stopped posting node status."))
@@ -113,13 +113,13 @@ func TestHowOftenAContainerWasStarted(t *testing.T) {
 		status corev1.ContainerStatus
 		want   string
 	}{
-		{"its image is not there", corev1.ContainerStatus{State: waiting("ImagePullBackOff")},
+		{"it waits for its image", corev1.ContainerStatus{State: waiting("ImagePullBackOff")},
 			"Container web has not been started yet."},
-		{"it ended, and has to wait", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"),
+		{"it ended once and waits", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"),
 			LastTerminationState: ended}, "Container web was started once."},
-		{"it was started again", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"), LastTerminationState: ended,
+		{"it was restarted twice", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"), LastTerminationState: ended,
 			RestartCount: 2}, "Container web was started 3 times."},
-		{"the history of an end is lost", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"), RestartCount: 2},
+		{"how it ended is not known", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"), RestartCount: 2},
 			"Container web was started 3 times."},
 	} {
 		p := admintest.Pod("p", "pi-1", func(p *corev1.Pod) {
