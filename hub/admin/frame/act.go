@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// How long an answer waits for an action: one that is mostly quick, and one that seldom is.
+// How long a response waits for an action: for a quick action, and for a slow one.
 const (
 	quickly = 2 * time.Second
 	slowly  = 300 * time.Millisecond
@@ -47,20 +47,20 @@ type target struct {
 type confirmData struct {
 	Label, Means, Many string
 	One, Save          string
-	Alone              *target // the object, where the action is for one named object
+	Alone              *target // the only object, if the address names one
 	Destroy            bool
 	Targets            []target
 	Count              int // chosen targets
 	Notes              []string
 	Foreseen           *Foreseen
-	Again              bool // another box would change what is foreseen
+	Again              bool // the form has a box that changes the forecast
 	Fields             []Field
 	Problem            string
 	Back               string
 	Path               string
 }
 
-// confirm shows what exactly an action would change, before it does.
+// confirm shows exactly what an action would change.
 func (c *Call) confirm(a *Action) error {
 	with, err := c.chosen(a, c.QueryParams()["item"])
 	if err != nil {
@@ -139,16 +139,16 @@ func (c *Call) askConfirm(code int, a *Action, with []state.Object, form url.Val
 	return c.ShowPage(code, Page{Template: "confirm", Title: a.Label + ": " + d.Many, Data: d})
 }
 
-// keep fills the field with what was entered before.
+// keep fills the field with what the user entered before.
 func (f *Field) keep(form url.Values) {
 	if !form.Has(f.Name) {
 		if f.Type == "checkbox" && form.Has("csrf") {
-			f.Value = "" // browsers do not send a box that is not ticked
+			f.Value = "" // browsers do not send unticked boxes
 		}
 		return
 	}
 	if f.Changes && Unchanged(form, f.Name) {
-		return // others may have changed it since
+		return // somebody may have changed the object since
 	}
 	lines := strings.NewReplacer("\r\n", "\n") // browsers send these line ends
 	if form.Has(wasOf(f.Name)) {
@@ -160,7 +160,7 @@ func (f *Field) keep(form url.Values) {
 	}
 }
 
-// listOf is the filtered list from which an action's objects are chosen.
+// listOf returns the filtered list that an action's objects are chosen from.
 func (c *Call) listOf(a *Action) string {
 	q := url.Values{}
 	for _, name := range []string{"q", "site", "state", "status", "cause", "severity", "namespace",
@@ -261,7 +261,7 @@ func (c *Call) begin(j *Job) error {
 	return c.Redirect(http.StatusSeeOther, c.after(j))
 }
 
-// after is where to look next: at the one changed object if all went well, otherwise at the job.
+// after returns the next page: the changed object's if all went well, otherwise the job's.
 func (c *Call) after(j *Job) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -277,7 +277,7 @@ func (c *Call) after(j *Job) string {
 		return here
 	}
 	if u.Path == "/workloads" || strings.HasPrefix(u.Path, "/yaml/") {
-		return here // that page shows nothing of what was done
+		return here // the page does not show what was done
 	}
 	q := u.Query()
 	q.Set("did", j.ID)

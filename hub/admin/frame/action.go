@@ -20,26 +20,26 @@ import (
 // An Action is something that people can do to objects of one kind. It sends its changes to the API
 // in the user's name; the page itself changes nothing.
 type Action struct {
-	Name    string // in the address
-	Label   string // on a button
-	Save    string // on the button that confirms; "": the label and the number of objects
-	Done    string // in the result, such as "cordoned"
+	Name    string // its name in the address
+	Label   string // text of its button
+	Save    string // text of the button that confirms; "": the label and the number of objects
+	Done    string // its result, such as "cordoned"
 	Means   string // what it does, in one sentence
 	Destroy bool   // it cannot be undone
 	Quick   bool   // one object needs no confirmation, because it can be undone
 	Single  bool   // only for one object at a time
-	Aside   bool   // in no menu: the page links to it elsewhere
+	Aside   bool   // not in a menu: the page links to it elsewhere
 
 	Kind           state.Kind
 	One            string // one object of the kind, such as "node"
 	Verb, Resource string // what a role must be allowed
 	List, Listed   string // the list of the kind: its path and its title
 
-	// Fields are what people fill in; with are the objects that the action would change.
+	// Fields returns the inputs of the form; with are the objects that the action would change.
 	Fields func(s state.Snapshot, with []state.Object) []Field
 	// Parse turns the form into Worker.Given. nil: there is nothing to fill in.
 	Parse func(form url.Values) (any, error)
-	// Idle says why an object needs no change; "": it does.
+	// Idle says why an object needs no change; "": it needs one.
 	Idle func(o state.Object) string
 	// Notes are warnings shown before the action.
 	Notes func(s state.Snapshot, with []state.Object) []string
@@ -51,7 +51,7 @@ type Action struct {
 	Do func(ctx context.Context, w *Worker, o state.Object) (undo Undo, err error)
 	// All changes all objects together, instead of Do.
 	All func(ctx context.Context, j *Job)
-	// each are the actions of the kinds that this action joins; see jointly.
+	// each holds the actions, one per kind, that this action combines; see jointly.
 	each []*Action
 }
 
@@ -75,13 +75,13 @@ type Field struct {
 	Required          bool
 	Min, Max          string
 	Pattern           string
-	// Was is the value when the form was made. It is sent with the form, so that an unchanged field
-	// changes nothing. Only where Changes is set.
+	// Was is the value when the form was made. If Changes is set it is sent with the form, so that
+	// an unchanged field changes nothing.
 	Was     string
 	Changes bool
 }
 
-// wasOf is the form's name for the earlier value of a field.
+// wasOf returns the form's name of a field's earlier value.
 func wasOf(field string) string { return "was-" + field }
 
 // WasIn is the value that a field had when the form was made.
@@ -95,7 +95,7 @@ func Unchanged(form url.Values, field string) bool {
 // Path is the address of the action.
 func (a *Action) Path() string { return "/actions/" + string(a.Kind) + "/" + a.Name }
 
-// many counts objects of the action's kind.
+// many is such as "3 nodes".
 func (a *Action) many(n int) string { return format.Plural(n, a.One) }
 
 // An Item names an object in a form. With a UID it is exactly that object, not a later one with the
@@ -167,7 +167,7 @@ func (w *Worker) Find(kind state.Kind, i Item) (state.Object, error) {
 	return o, nil
 }
 
-// A JSON is a JSON object that is built here.
+// A JSON is a JSON object.
 type JSON = map[string]any
 
 // Media types of requests to the API.
@@ -182,7 +182,7 @@ func (w *Worker) Patch(ctx context.Context, o state.Object, patch JSON) error {
 	return err
 }
 
-// patched is Patch, and returns the object as it is afterwards.
+// patched does what Patch does, and returns the changed object.
 func (w *Worker) patched(ctx context.Context, o state.Object, patch JSON) (now JSON, err error) {
 	meta, _ := patch["metadata"].(JSON)
 	if meta == nil {
@@ -210,7 +210,7 @@ func (w *Worker) Send(ctx context.Context, q APICall, body any) error {
 // Answer sends a change to the API and returns its answer.
 func (w *Worker) Answer(ctx context.Context, q APICall, body any) (a apiAnswer, err error) {
 	if q.Body, err = json.Marshal(body); err != nil {
-		return a, fmt.Errorf("encode what to ask the API for: %w", err)
+		return a, fmt.Errorf("encode the request to the API: %w", err)
 	}
 	if a, err = w.ask(ctx, q); err != nil {
 		return a, err
@@ -221,7 +221,7 @@ func (w *Worker) Answer(ctx context.Context, q APICall, body any) (a apiAnswer, 
 	return a, nil
 }
 
-// ErrorText is an error for people: a refusal of the API in the API's own words.
+// ErrorText writes an error for people; a refusal of the API keeps the API's words.
 func ErrorText(err error) string {
 	var no *APIRefusal
 	if !errors.As(err, &no) {

@@ -23,14 +23,14 @@ const maxAnswer = 16 << 20
 type APICall struct {
 	Method, Path string
 	Query        url.Values
-	Media        string // of Body
+	Media        string // media type of Body
 	Body         []byte
 }
 
 // An apiAnswer is the API's answer to an APICall.
 type apiAnswer struct {
 	Code     int
-	Body     []byte // JSON
+	Body     []byte // as JSON
 	Warnings []string
 }
 
@@ -75,7 +75,7 @@ func (who caller) ask(ctx context.Context, q APICall) (apiAnswer, error) {
 	w := &recorder{header: http.Header{}, code: http.StatusOK}
 	who.api.ServeHTTP(w, r)
 	if w.over {
-		return apiAnswer{}, fmt.Errorf("ask the API for %s: its answer has more than %d bytes", q.Path, maxAnswer)
+		return apiAnswer{}, fmt.Errorf("ask the API for %s: its response has more than %d bytes", q.Path, maxAnswer)
 	}
 	a := apiAnswer{Code: w.code, Body: w.body.Bytes()}
 	for _, line := range w.header.Values("Warning") {

@@ -55,13 +55,13 @@ type rendered struct {
 	whole   func() []byte // the page's main part, for a document
 	event   func() *event // the same, for open pages
 	rev     uint64
-	touched uint64 // see live
+	touched uint64 // the value of live.touched before rendering
 	at      time.Time
 }
 
 const (
-	// fresh is how long a rendered view is good while nothing changes. Some views show times that
-	// are no change of the fleet, such as when a node was last heard.
+	// fresh is how long a rendered view stays valid while nothing changes. Some views show times
+	// that change without the fleet, such as when a node last sent something.
 	fresh = time.Second
 	// cached bounds the number of cached views, of up to 100 KiB each.
 	cached = 64
@@ -120,7 +120,7 @@ func (c *Call) Show(v View) error {
 	return c.wrap(r.code, r)
 }
 
-// looks returns the key of the request's view, and a function that renders it, now and later.
+// looks returns the key of the request's view, and a function that renders the newest state.
 func (c *Call) looks(v View) (key string, look func() rendered) {
 	s, asks := c.Server, c.asks()
 	query := c.QueryParams()
@@ -144,7 +144,8 @@ func (s *Server) JoinURLs(host string) []string {
 // Ask is the input of a view for this request.
 func (c *Call) Ask() *Request { return c.asks()() }
 
-// asks returns the input of a view at any later moment. It keeps nothing of the HTTP request.
+// asks returns a function for the view's input at any later moment. It does not keep the HTTP
+// request.
 func (c *Call) asks() func() *Request {
 	s, q := c.Server, Question{Role: c.User.Role, Host: c.Request().Host, Path: c.Request().URL.Path,
 		Query: c.QueryParams()}
@@ -153,7 +154,7 @@ func (c *Call) asks() func() *Request {
 	return func() *Request { return s.RequestFor(q) }
 }
 
-// A Question is what a request asks of a view.
+// A Question is the part of an HTTP request that a view depends on.
 type Question struct {
 	Role          access.Role
 	Host, Path    string
@@ -226,10 +227,10 @@ func (s *Server) uses(node string) wire.Usage {
 const (
 	// MostAudits is how many of the newest changes in the audit the views look through.
 	MostAudits = 1000
-	// auditsFresh is how long these records are good: views are rendered often, and the database is
-	// asked seldom.
+	// auditsFresh is how long these records stay valid, because views are rendered far more often
+	// than the database should be asked.
 	auditsFresh = 5 * time.Second
-	auditsWait  = 2 * time.Second // for the database
+	auditsWait  = 2 * time.Second // time limit for the database
 )
 
 // Reading are the verbs of audit records that changed nothing.

@@ -16,13 +16,13 @@ func TestThePageSaysWhichHubLeads(t *testing.T) {
 		all  []Member
 		says string
 	}{
-		{"a hub that knows of no others says nothing", nil, ""},
-		{"one that has lost the others says so", []Member{a}, "Hub hub-a leads; no other hub stands by."},
-		{"who stands by", []Member{a, b}, "Hub hub-a leads; hub-b stands by."},
-		{"who is behind", []Member{a, late}, "Hub hub-a leads; hub-b stands by, 40 s behind."},
-		{"where one is", []Member{away, here},
+		{"a single hub", nil, ""},
+		{"all others are lost", []Member{a}, "Hub hub-a leads; no other hub stands by."},
+		{"one standby", []Member{a, b}, "Hub hub-a leads; hub-b stands by."},
+		{"a standby with old data", []Member{a, late}, "Hub hub-a leads; hub-b stands by, 40 s behind."},
+		{"the page is served by the standby", []Member{away, here},
 			"Hub hub-a leads; hub-b stands by. You are at hub-b, which passes this page on."},
-		{"two of one name", []Member{a, same}, "Hub hub-a (a:8444) leads; hub-a (b:8444) stands by."},
+		{"two hubs with one name", []Member{a, same}, "Hub hub-a (a:8444) leads; hub-a (b:8444) stands by."},
 	} {
 		if said := hubsSaid(c.all); said != c.says {
 			t.Errorf("%s: %q", c.name, said)

@@ -24,14 +24,14 @@ type EventRow struct {
 	All     string // the list of all of them
 }
 
-// did are the first words of the hub's own events, and the participles that the page shows: the log
-// says what the hub is about to do, the page what it has done.
+// did maps the first word of the hub's own events to the participle that the page shows. The log says
+// what the hub is about to do, the page says what it has done.
 var did = map[string]string{
 	"bind": "Bound", "create": "Created", "delete": "Deleted", "evict": "Evicted", "register": "Registered",
 	"release": "Released", "scale": "Scaled", "taint": "Tainted",
 }
 
-// readiness says in words what the API says of a node.
+// readiness replaces the API's status of a node with words.
 var readiness = strings.NewReplacer(" Ready=Unknown:", " does not answer:", " Ready=False:", " is not ready:",
 	" Ready=True:", " is ready:")
 
@@ -140,7 +140,7 @@ func NewestOf(events []*corev1.Event, reason string) *corev1.Event {
 	return nil
 }
 
-// NewestWarning returns the newest warning with another reason than told, nil if there is none.
+// NewestWarning returns the newest warning whose reason is not told; nil: there is none.
 func NewestWarning(events []*corev1.Event, told string) *corev1.Event {
 	for _, e := range events {
 		if e.Type == corev1.EventTypeWarning && (told == "" || e.Reason != told) {

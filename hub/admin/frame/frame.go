@@ -1,4 +1,4 @@
-// Package frame is what all parts of the page share: the checks of every route, templates and
+// Package frame has what all parts of the page share: the checks of every route, templates and
 // static files, live updates, lists with their search, and actions with their progress.
 //
 // The packages beside it are the page's parts; package admin registers their routes. The frame

@@ -91,7 +91,7 @@ func (s *Server) handler(rt Route) echo.HandlerFunc {
 	}
 }
 
-// refused writes a refusal to the audit. A GET that is redirected to the login is none.
+// refused writes a refusal to the audit, except of a GET that is redirected to the login.
 func (c *Call) refused(rt Route, u access.User, code int, err error) {
 	r := c.Request()
 	if code == http.StatusUnauthorized && r.Method == http.MethodGet {
@@ -111,7 +111,7 @@ func (c *Call) Record(a store.Audit) {
 	c.Audit(c.Request().Context(), a)
 }
 
-// toLogin redirects an unauthenticated request to the login, and from there back.
+// toLogin redirects an unauthenticated request to the login, which leads back afterwards.
 func (c *Call) toLogin(err error) error {
 	code, why := c.Explain(err)
 	r := c.Request()
@@ -194,7 +194,7 @@ var explained = []struct {
 	{control.ErrStopped, http.StatusServiceUnavailable, ""},
 	// the hub stops, or the client has disconnected
 	{context.Canceled, http.StatusServiceUnavailable,
-		"the hub is stopping: check in a moment whether it was done, and try again if not"},
+		"the hub is stopping: check in a moment whether the change was made, and try again if not"},
 }
 
 // Refuse answers with an error's sentence.

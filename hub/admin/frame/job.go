@@ -30,11 +30,11 @@ type Progress struct {
 	Item
 	State string // waiting, doing, done, failed
 	Text  string
-	Why   failure // of a failed one
+	Why   failure // why it failed
 	Parts []Part  // the steps that it waits for
 	Share float64 // the finished share, from 0 to 1, while it runs
-	Undo  Undo    // reverts the change; nil: nothing does, or it is running
-	back  Undo    // what an undoing job does to the object
+	Undo  Undo    // reverts the change; nil: it cannot be reverted, or the undo is running
+	back  Undo    // the undo that this job runs for the object
 	of    int     // its index in the job that is undone
 }
 
@@ -42,7 +42,7 @@ type Progress struct {
 type failure string
 
 const (
-	wasGone    failure = "Gone"    // it did not exist any more, or another object had its name
+	wasGone    failure = "Gone"    // the object was deleted, or another object has its name
 	wasRefused failure = "Refused" // the API refused; its text says why
 )
 
@@ -66,7 +66,7 @@ type Part struct {
 }
 
 // A Job is an action that runs or has ended. It is kept in memory only: its changes are in the
-// fleet, and the rest can be started again. A drain is stored with its node; its job only watches
+// fleet, and a user can start the rest again. A drain is stored with its node; its job only watches
 // it.
 type Job struct {
 	Worker
@@ -80,7 +80,7 @@ type Job struct {
 	mu      sync.Mutex
 	Items   []Progress
 	Ended   time.Time
-	Stopped bool // by a user
+	Stopped bool // a user stopped it
 }
 
 // Set changes the progress of the i-th object.
@@ -182,7 +182,7 @@ func WithGrace(ctx context.Context) (context.Context, func()) {
 // A sum counts a job's objects by state.
 type sum struct {
 	All, Done, Failed int
-	share             float64 // finished, of All
+	share             float64 // finished objects, with fractions
 }
 
 // Percent is the finished share, rounded down.
@@ -216,7 +216,7 @@ func (j *Job) takeBack() []Progress {
 	return items
 }
 
-// undoable are the finished changes that can be undone. The caller holds mu.
+// undoable returns the finished changes that can be undone. The caller holds mu.
 func (j *Job) undoable() (items []Progress) {
 	if j.Ended.IsZero() {
 		return nil
@@ -229,8 +229,8 @@ func (j *Job) undoable() (items []Progress) {
 	return items
 }
 
-// giveBack lets objects be undone again that this job should have undone and has not, because the
-// database did not answer or a user stopped it.
+// giveBack makes objects undoable again that this job should have undone but did not, because the
+// database did not answer or a user stopped the job.
 func (j *Job) giveBack() {
 	if j.Undoes == nil {
 		return
@@ -248,7 +248,7 @@ func (j *Job) giveBack() {
 	j.Undoes.notify()
 }
 
-// jobs are the jobs since the hub started.
+// jobs holds the jobs since the hub started.
 type jobs struct {
 	ctx  context.Context
 	stop context.CancelFunc

@@ -22,7 +22,7 @@ func TestMemoryOfActionsIsBounded(t *testing.T) {
 		&Job{Items: make([]Progress, maxItems), over: make(chan struct{})},
 		&Job{Items: make([]Progress, 1), over: make(chan struct{})})
 	if js.forget() {
-		t.Error("more is begun than is to be kept")
+		t.Error("more objects are begun than may be kept")
 	}
 }
 
@@ -42,6 +42,6 @@ func TestOnlySoManyActionsGoOnAtATime(t *testing.T) {
 	first.cancel()
 	<-first.over
 	if !js.begin(&Job{act: endless}) || js.get(first.ID) != nil {
-		t.Error("one that has ended keeps its place")
+		t.Error("an ended job still takes a place")
 	}
 }

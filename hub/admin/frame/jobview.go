@@ -17,7 +17,7 @@ type Done struct {
 	MayUndo  bool
 }
 
-// JustDone is the job that the address names; nil: none.
+// JustDone returns the job that the address names; nil: it names none.
 func JustDone(a *Request) *Done {
 	j := a.Jobs.get(a.Query("did"))
 	if j == nil || len(j.Items) != 1 {
@@ -123,7 +123,7 @@ func jobView(a *Request) (Page, error) {
 	if a.Query("show") == "failed" {
 		filter.Set("show", "failed")
 	}
-	for _, failed := range []bool{true, false} { // failures are what people look for
+	for _, failed := range []bool{true, false} { // failures first
 		for i, p := range j.Items {
 			if (p.State == "failed") == failed && (failed || len(filter) == 0) {
 				order = append(order, i)

@@ -49,8 +49,8 @@ type Pill struct {
 // look is the embedded templates and static files.
 type look struct {
 	whole  templates             // for documents
-	live   templates             // for what open pages are sent; see format.TemplateFuncs
-	static map[string]staticFile // by path below static
+	live   templates             // for live updates; see format.TemplateFuncs
+	static map[string]staticFile // by their path below static
 	name   string                // hash of everything: a page of another version reloads
 	named  *event                // the event that sends name
 	rows   rows
@@ -186,8 +186,8 @@ func Visible(r rune) rune {
 	return r
 }
 
-// fields are the parts of a form that are sent back. Their values contain neither quotation marks
-// nor <.
+// fields delimit the values of a form that the browser sends back. The values contain neither
+// quotation marks nor <.
 var fields = [][2][]byte{{[]byte(` value="`), []byte(`"`)}, {[]byte("<textarea"), []byte("</textarea>")}}
 
 // visibly marks characters that hide text. In a form's values it keeps them, because they are sent
@@ -341,7 +341,7 @@ func (c *Call) Message(code int, title, text string) error {
 		Data: messageOf(code, title, text, c.Request().URL.Path)})
 }
 
-// lists are the lists to which a message leads back.
+// lists names the lists that a message leads back to.
 var lists = map[string]string{"/nodes": "All nodes", "/pods": "All pods", "/workloads": "All workloads",
 	"/sites": "All sites", "/events": "All events", "/incidents": "All incidents", "/audit": "All of the audit",
 	"/rollouts": "All boot configurations", "/help": "The manual", "/actions": "Actions"}

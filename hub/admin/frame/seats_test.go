@@ -28,7 +28,7 @@ func TestOneWhoTakesAllPlacesLeavesOthersSome(t *testing.T) {
 			defer leave()
 		}
 		if _, ok := enter("kari"); !ok || most == 0 || most > maxStreams/2 {
-			t.Errorf("%s: one person takes %d, and another gets %v", what, most, ok)
+			t.Errorf("%s: one user has %d places, and the other user gets one: %v", what, most, ok)
 		}
 	}
 }

@@ -96,7 +96,7 @@ func (s *sender) begin() error {
 // beat sends the hub's time and renews the write deadline. HTTP/2 ends a stream at its deadline
 // even if nothing is being written.
 func (s *sender) beat() error {
-	// a writer without deadlines, as in tests, blocks only itself
+	// a writer without deadlines exists in tests only
 	_ = s.rc.SetWriteDeadline(time.Now().Add(Beat + Patience))
 	return s.send(newEvent("beat", "", []byte(format.ISO(s.now()))))
 }
@@ -164,7 +164,7 @@ func gzipPart(text []byte) []byte {
 type EventWriter struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
-	wait time.Duration // for a browser to read; 0: Patience
+	wait time.Duration // how long a browser may take to read; 0: Patience
 }
 
 // NewEventWriter returns a writer of events.
@@ -174,7 +174,7 @@ func NewEventWriter(w http.ResponseWriter) EventWriter {
 
 // Send writes one event; id "" is left out.
 func (t *EventWriter) Send(name, data, id string) error {
-	// A writer without deadlines, as in tests, blocks only itself.
+	// A writer without deadlines exists in tests only.
 	_ = t.rc.SetWriteDeadline(time.Now().Add(cmp.Or(t.wait, Patience)))
 	if _, err := t.w.Write(newEvent(name, id, []byte(data)).text); err != nil {
 		return err

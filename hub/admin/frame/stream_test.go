@@ -12,7 +12,7 @@ import (
 )
 
 // A stream without updates stays open longer than a browser may take to read.
-func TestAQuietStreamStays(t *testing.T) {
+func TestAStreamWithoutUpdatesStaysOpen(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		out := EventWriter{w: w, rc: http.NewResponseController(w), wait: 50 * time.Millisecond}
 		for range 3 {
@@ -57,7 +57,7 @@ func TestPartsMakeAGzipStreamInAnyOrder(t *testing.T) {
 		sent <- e
 		got := make([]byte, len(e.text)) // before another part is sent
 		if _, err := io.ReadFull(z, got); err != nil || !bytes.Equal(got, e.text) {
-			t.Fatalf("event %d: a browser reads something else: %v", i, err)
+			t.Fatalf("event %d is not what a browser decompresses: %v", i, err)
 		}
 	}
 	close(sent)

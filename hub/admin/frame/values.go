@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// StatusesOf are the choices of a list's filter by status.
+// StatusesOf returns the choices of a list's filter by status.
 func StatusesOf(list string) [][2]string {
 	for _, k := range state.Kinds() {
 		if how := shownAs(k); how.list == list {
@@ -24,7 +24,7 @@ func StatusesOf(list string) [][2]string {
 	return nil
 }
 
-// podWords are statuses that people search for even while no pod has them.
+// podWords are statuses that are always suggested, even if no pod has them.
 var podWords = []string{"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "OOMKilled", "Error", "Evicted",
 	"ContainerCreating", "Completed", "Unknown"}
 

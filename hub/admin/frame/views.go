@@ -26,7 +26,7 @@ type Views interface {
 	DeleteView(ctx context.Context, user, name string) error
 }
 
-// viewParams are the query parameters of each list's filter. The page number is none of them.
+// viewParams are the query parameters of each list's filter. The page number is not part of a view.
 var viewParams = map[string][]string{
 	"/nodes": {"q", "site", "status", "sort"}, "/pods": {"q", "namespace", "status", "owner", "sort"},
 	"/workloads": {"q", "namespace", "status"},
@@ -86,13 +86,13 @@ func inMenu(menu [][2]string, value string) (ok bool, use string) {
 	return ok, useOne(values)
 }
 
-// useOne names the values that a filter can have; there must be two at least.
+// useOne names the values that a filter can have, of which there are at least two.
 func useOne(values []string) string {
 	last := len(values) - 1
 	return " Use " + strings.Join(values[:last], ", ") + " or " + values[last] + "."
 }
 
-// sortsOf are the columns by which a list can be sorted.
+// sortsOf returns the columns by which a list can be sorted.
 func (a *Request) sortsOf(list string) []string {
 	for kind, l := range a.listings {
 		if l.Sorts != nil && shownAs(kind).list == list {
@@ -120,7 +120,7 @@ func viewHref(text string) string {
 	return u.Path + "?" + kept.Encode()
 }
 
-const errNoViews = UserError("A certificate has no saved views: log in with your password, without it.")
+const errNoViews = UserError("A client certificate has no saved views: log in with your password instead.")
 
 // A savedView is a link to a saved view.
 type savedView struct {
@@ -135,7 +135,7 @@ type savedViews struct {
 	CSRF  string
 }
 
-// person is the user who owns the views. A certificate's name is no user's.
+// person is the user who owns the views. The name in a certificate is not a user's.
 func (c *Call) person() (name string, ok bool) {
 	return c.User.Name, c.Views != nil && c.User.Name != "" && c.User.Via != "certificate"
 }
