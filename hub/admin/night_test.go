@@ -130,7 +130,7 @@ func TestHoldShowsWhatItKeepsAndIsTakenBackOnItsCard(t *testing.T) {
 	says("/actions/sites/hold?"+item.Encode(), "bergen: nothing changes now, as 10 nodes are ready.")
 	dark(t, m)
 	says("/", "bergen is dark", "Hold… Maintenance…")
-	says("/actions/sites/hold?"+item.Encode(), "bergen: 10 pods stay: 1 of Pod kiosk-brg-0000, 1 of Pod kiosk-brg-0001", "and 2 more.", "bergen: staying in any case, by their tolerations: 1 pod.")
+	says("/actions/sites/hold?"+item.Encode(), "bergen: 10 pods stay: 1 of Pod kiosk-brg-0000, 1 of Pod kiosk-brg-0001", "and 2 more.", "bergen: stay in any case, by their tolerations: 1 pod.")
 	srv.do(t, "admin", "/actions/sites/hold", item)
 	says("/", "bergen is dark", "Release… Maintenance…")
 	says("/actions/sites/evict?"+item.Encode(), "bergen: 10 pods move to other sites: ")

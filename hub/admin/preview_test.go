@@ -93,7 +93,7 @@ func TestADrainTellsBeforehandWhatBecomesOfEachPod(t *testing.T) {
 		"3 pods do not leave.", "1 pod has to leave and stays pending: no node can have it.", "5 pods go elsewhere: ",
 		"The disruption budget door never allows a pod to leave, even with all of them ready: maxUnavailable is 0 of 2 pods. Here it keeps 2 pods",
 		"The disruption budget shop lets them leave one after the other, as others become ready: maxUnavailable is 1 of 2 pods, and 2 ready now. At first it keeps 1 pod here.",
-		"Lost is what is in 2 emptyDirs: shop-hash-0 (cache), shop-hash-1 (cache).",
+		"Lost data in 2 emptyDirs: shop-hash-0 (cache), shop-hash-1 (cache).",
 		"hostPaths: cam-hash-0 (/srv/films on pier-1)",
 		"Insufficient cpu", "It has no owner, so it is not made again: tick the box below", "Waits for its turn: the budget shop.",
 	} {
@@ -115,7 +115,7 @@ func TestADeletionTellsBeforehandWhatBecomesOfEachPod(t *testing.T) {
 	srv := start(t, configOf(m))
 	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/delete?"+url.Values{"item": {m.Form(state.Nodes, "", "pier-1")}}.Encode(), nil)
 	words := wordsOf(body)
-	for _, want := range []string{"7 pods go elsewhere: ", "1 pod has to leave and stays pending", "No disruption budget is asked", "1 node is ready now. Drain first", "Not made again: lonely."} {
+	for _, want := range []string{"7 pods go elsewhere: ", "1 pod has to leave and stays pending", "Disruption budgets do not apply", "1 node is ready now. Drain first", "Not made again: lonely."} {
 		if !strings.Contains(words, want) {
 			t.Errorf("the page does not tell %q:\n%s", want, words)
 		}

@@ -152,7 +152,7 @@ func TestADarkNodesDesiredStateIsNotKnown(t *testing.T) {
 		live frame.Liveness
 		want string
 	}{
-		{frame.Liveness{Wanted: 3}, "generation 3; what the device has is not known until it is heard"},
+		{frame.Liveness{Wanted: 3}, "generation 3; the device has not yet said which one it has"},
 		{frame.Liveness{Wanted: 3, Seen: admintest.Now}, "generation 3; the device has 0"},
 		{frame.Liveness{Wanted: 3, Stored: 2, Seen: admintest.Now}, "generation 3; the device has 2"},
 		{frame.Liveness{Wanted: 3, Stored: 3, Seen: admintest.Now}, "generation 3, stored by the device"},

@@ -26,7 +26,7 @@ const again = 5
 func Actions() []*frame.Action {
 	all := []*frame.Action{
 		{Name: "cordon", Quick: true, Label: "Cordon", Done: "is cordoned",
-			Means: "No new pods are placed there. Those that run stay.",
+			Means: "No new pods are placed there. Running pods stay.",
 			Idle:  idleNode(func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "is cordoned already"),
 			Do:    cordon(true)},
 		{Name: "uncordon", Quick: true, Label: "Uncordon", Done: "is uncordoned",
@@ -34,17 +34,17 @@ func Actions() []*frame.Action {
 			Idle:  idleNode(func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "is not cordoned"),
 			Do:    cordon(false)},
 		{Name: "drain", Label: "Drain", Done: "is drained", Destroy: true,
-			Means: "No new pods are placed there, and those that run are asked to leave, as the disruption budgets allow; " +
-				"their owners make new ones elsewhere. Pods of daemon sets stay.",
+			Means: "No new pods are placed there, and running pods are told to leave as the disruption budgets allow; " +
+				"their owners make new pods elsewhere. Pods of daemon sets stay.",
 			Fields: drainFields, Parse: parseDrain, Notes: drainNotes, Foresee: foreseeDrain, All: drain},
 		{Name: "stop-drain", Aside: true, Label: "Stop the drain", Save: "Stop the drain",
 			Done:  "is no longer being drained",
-			Means: "No more pods are asked to leave. Those that were asked leave; the node stays cordoned.",
+			Means: "No more pods are told to leave. Pods that were told still leave, and the node stays cordoned.",
 			Idle:  notDraining, Do: stopDrain},
-		{Name: "label", Label: "Label", Done: "is labelled", Means: "Sets a label, or takes it away.",
+		{Name: "label", Label: "Label", Done: "is labelled", Means: "Sets or removes a label.",
 			Fields: labelFields, Parse: parseLabel, Do: label},
 		{Name: "taint", Label: "Taint", Done: "is tainted",
-			Means: "Sets a taint, which keeps pods away that do not tolerate it.", Fields: taintFields,
+			Means: "Sets or removes a taint. Pods that do not tolerate it are kept away.", Fields: taintFields,
 			Parse: parseTaint, Notes: taintNotes, Do: taint},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
 			Means: "The hub forgets the node and its pods. The device stops what it ran; it comes back only when it is " +
@@ -113,7 +113,7 @@ func deleteNotes(s state.Snapshot, with []state.Object) (notes []string) {
 		}
 	}
 	if pods > 0 {
-		notes = append(notes, fmt.Sprintf("%s placed there will be gone; their owners make new ones elsewhere.",
+		notes = append(notes, fmt.Sprintf("%s placed there will be gone; their owners make new pods elsewhere.",
 			format.Plural(pods, "pod")))
 	}
 	if ready > 0 {
@@ -132,7 +132,7 @@ func labelFields(state.Snapshot, []state.Object) []frame.Field {
 		{Name: "key", Label: "Label", Hint: "such as room, or example.com/room", Type: "text", Required: true},
 		{Name: "value", Label: "Value", Type: "text"},
 		{Name: "how", Label: "What to do", Type: "select",
-			Options: frame.Options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
+			Options: frame.Options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Remove it"})},
 	}
 }
 
@@ -197,9 +197,9 @@ func taintFields(state.Snapshot, []state.Object) []frame.Field {
 		{Name: "effect", Label: "Effect", Type: "select",
 			Options: frame.Options("NoSchedule", [2]string{"NoSchedule", "NoSchedule: no new pods"},
 				[2]string{"PreferNoSchedule", "PreferNoSchedule: new pods only if there is no better place"},
-				[2]string{"NoExecute", "NoExecute: pods that are there must leave, too"})},
+				[2]string{"NoExecute", "NoExecute: running pods leave, too"})},
 		{Name: "how", Label: "What to do", Type: "select",
-			Options: frame.Options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
+			Options: frame.Options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Remove it"})},
 	}
 }
 
@@ -270,7 +270,7 @@ func taint(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, er
 	return back, setTaints(w, ctx, n, replace(after))
 }
 
-// setTaints changes a node's taints, and keeps changes that others make at the same time.
+// setTaints changes a node's taints, and keeps the changes that other users make at the same time.
 func setTaints(w *frame.Worker, ctx context.Context, n *corev1.Node, change func(*corev1.Node) []corev1.Taint) error {
 	for try := 0; ; try++ {
 		o, err := w.Find(state.Nodes, frame.ItemOf(n))

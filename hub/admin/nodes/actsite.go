@@ -27,28 +27,28 @@ import (
 func SiteActions(now func() time.Time) []*frame.Action {
 	all := []*frame.Action{
 		{Name: "hold", Label: "Hold", Save: "Hold", Done: "holds its pods",
-			Means: "When the whole site falls silent while another one lives, its pods stay: the site's link is more " +
-				"likely cut than every device.",
+			Means: "When the whole site falls silent while another site answers, its pods stay: the site's link is more " +
+				"likely cut than all devices broken.",
 			Idle: func(o state.Object) string {
 				return frame.If(o.(*fleet.Site).Spec.DisruptionPolicy == fleet.Hold, "holds already")
 			}, Notes: holdNotes, Do: policyOf(fleet.Hold)},
 		{Name: "evict", Label: "Release", Save: "Release", Done: "lets its pods move", Destroy: true,
-			Means: "When the whole site falls silent while another one lives, its pods move to other sites, at the site's rate.",
+			Means: "When the whole site falls silent while another site answers, its pods move to other sites, at the site's rate.",
 			Idle: func(o state.Object) string {
 				return frame.If(o.(*fleet.Site).Spec.DisruptionPolicy != fleet.Hold, "does not hold")
 			}, Notes: releaseNotes, Do: policyOf(fleet.Evict)},
 		{Name: "maintenance", Label: "Maintenance", Done: "is in maintenance",
-			Means:  "Nothing is evicted from the site until a moment, whatever falls silent there.",
+			Means:  "No pod is evicted from the site until a chosen time, even if its nodes fall silent.",
 			Fields: maintenanceFields,
 			Parse:  func(form url.Values) (any, error) { return parseMaintenance(form, now()) },
 			Check:  checkMaintenance, Do: maintain},
 		{Name: "resume", Quick: true, Label: "End maintenance", Done: "is no longer in maintenance",
-			Means: "Nodes that are not ready are evicted from again, at the site's rate.",
+			Means: "Pods of nodes that are not ready are evicted again, at the site's rate.",
 			Idle: func(o state.Object) string {
 				return frame.If(o.(*fleet.Site).Spec.Maintenance == nil, "is not in maintenance")
 			}, Do: maintain},
 		{Name: "settings", Label: "Settings", Save: "Save", Done: "has new settings",
-			Means:  "What differs on this site from the hub's own settings. Leave a field empty for the hub's.",
+			Means:  "Settings of this site. An empty field means the hub's own setting.",
 			Single: true, Fields: siteFields, Parse: parseSite, Check: checkSite, Do: setSite},
 	}
 	for _, a := range all {
@@ -61,20 +61,20 @@ func SiteActions(now func() time.Time) []*frame.Action {
 // mostKept is how many workloads the preview of Hold names.
 const mostKept = 8
 
-// holdNotes say which pods Hold would keep on each site now.
+// holdNotes returns which pods Hold would keep on each site now.
 func holdNotes(s state.Snapshot, with []state.Object) []string { return keptNotes(s, with, "stay") }
 
-// releaseNotes say which pods would leave each released site now.
+// releaseNotes returns which pods would leave each released site now.
 func releaseNotes(s state.Snapshot, with []state.Object) []string {
 	return keptNotes(s, with, "move to other sites")
 }
 
-// keptNotes say, for each site, which pods Hold concerns and what happens to them.
+// keptNotes returns, for each site, which pods Hold affects and what happens to them.
 func keptNotes(s state.Snapshot, with []state.Object, become string) (notes []string) {
 	for _, site := range with {
 		name, c := site.GetName(), s.Count(site.GetName())
 		if !c.Full() {
-			notes = append(notes, fmt.Sprintf("%s: nothing changes now, as %s ready. It counts once no node of the site is.",
+			notes = append(notes, fmt.Sprintf("%s: nothing changes now, as %s ready. It takes effect when no node of the site is ready.",
 				name, format.IsAre(c.Ready, "node")))
 			continue
 		}
@@ -112,11 +112,11 @@ func keptNotes(s state.Snapshot, with []state.Object, become string) (notes []st
 				format.List(names, mostKept)))
 		}
 		if others > 0 {
-			notes = append(notes, fmt.Sprintf("%s: staying in any case, by their tolerations: %s.", name,
+			notes = append(notes, fmt.Sprintf("%s: stay in any case, by their tolerations: %s.", name,
 				format.Plural(others, "pod")))
 		}
 		if gone > 0 {
-			notes = append(notes, fmt.Sprintf("%s: told to leave already, and not called back: %s.", name,
+			notes = append(notes, fmt.Sprintf("%s: were told to leave already, and still leave: %s.", name,
 				format.Plural(gone, "pod")))
 		}
 	}
@@ -148,7 +148,7 @@ func maintenanceFields(_ state.Snapshot, with []state.Object) []frame.Field {
 			[2]string{"2h", "2 hours"}, [2]string{"8h", "8 hours"},
 			[2]string{"24h", "1 day"}, [2]string{"168h", "1 week"}, [2]string{"until", "until the moment below"})},
 		{Name: "until", Label: "Until", Hint: "in UTC; only with “until the moment below”", Type: "datetime-local"},
-		{Name: "reason", Label: "Reason", Hint: "others read it beside the site", Type: "text"},
+		{Name: "reason", Label: "Reason", Hint: "shown beside the site", Type: "text"},
 	}
 }
 
@@ -178,7 +178,7 @@ func maintain(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo,
 	return frame.SetSpec(ctx, w, o, maintenanceOf(m))
 }
 
-// maintenanceOf is the merge patch of a maintenance.
+// maintenanceOf returns the merge patch of a maintenance.
 func maintenanceOf(m *fleet.Maintenance) frame.JSON {
 	if m == nil {
 		return frame.JSON{"maintenance": nil}
@@ -277,7 +277,7 @@ func siteFields(_ state.Snapshot, with []state.Object) []frame.Field {
 	}
 	for i := range fields {
 		f := &fields[i]
-		// a browser's field has one line
+		// a browser's text field has one line
 		f.Value = strings.NewReplacer("\r", "", "\n", "").Replace(f.Value)
 		f.Was, f.Changes = f.Value, true
 	}

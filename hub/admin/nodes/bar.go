@@ -15,19 +15,19 @@ import (
 
 const (
 	barHours = 24
-	barStep  = 4 // units of an hour
+	barStep  = 4 // drawing units of an hour
 )
 
-// A bar is a node's or a site's state in each of the last 24 hours. Equal bars look alike.
+// A bar is a node's or a site's state in each of the last 24 hours. Bars are comparable.
 type bar struct {
 	Said    string // in words
 	Telling bool   // there was trouble before the current hour
-	Again   bool   // and it ended before the present trouble began
+	Again   bool   // that trouble ended before the present trouble began
 	Paths   [len(barKinds)]string
 }
 
-// barKinds are the classes of an hour, in rising order: an hour has the worst class of its time.
-// They are those of the timeline.
+// barKinds are the CSS classes of an hour, the worst last; the timeline has the same. An hour gets its
+// worst class.
 var barKinds = [...]string{"none", "ok", "off", "bad", "unknown", "out"}
 
 func barRank(kind string) int { return max(slices.Index(barKinds[:], kind), 0) }
@@ -39,7 +39,7 @@ type hours struct {
 	first        time.Time // the first known moment; zero: none
 }
 
-// beginOf is when the first of the hours begins.
+// beginOf returns the beginning of the first hour.
 func beginOf(now time.Time) time.Time {
 	return now.Truncate(time.Hour).Add(-(barHours - 1) * time.Hour)
 }
@@ -93,7 +93,7 @@ func saidOfHours(a *frame.Request, h hours, nodes int) string {
 	return when + ": ready for " + percent(h.ready.Truncate(time.Minute), h.known.Truncate(time.Minute))
 }
 
-// drawBar makes a path for each kind. Hours in a row are one line; its dashes are the hours.
+// drawBar makes a path for each kind. Consecutive hours are one line; its dashes are the hours.
 func drawBar(worst [barHours]int, said string) (b bar) {
 	b.Said = said
 	b.Telling = slices.Max(worst[:barHours-1]) > barRank("off")
@@ -120,7 +120,7 @@ func drawBar(worst [barHours]int, said string) (b bar) {
 // A barPath draws all hours of one kind.
 type barPath struct{ Class, D string }
 
-// Drawn are the paths that are not empty.
+// Drawn returns the paths that are not empty.
 func (b bar) Drawn() (all []barPath) {
 	for i, d := range b.Paths {
 		if d != "" {
@@ -158,7 +158,7 @@ func siteBar(a *frame.Request, site string) bar {
 	}
 	for i := range all.worst {
 		switch {
-		case seen[i] == 0: // none, or off
+		case seen[i] == 0: // kind none or off
 		case bad[i] == 0:
 			all.worst[i] = max(all.worst[i], barRank("ok"))
 		case bad[i] < seen[i]:

@@ -52,7 +52,7 @@ func TestTheLastDayOfANode(t *testing.T) {
 			"Last 24 hours: ready for 100 %"},
 		{"it joined three hours ago", []state.HealthChange{{At: before(3 * time.Hour), Ready: "True"}}, nil,
 			"....................----", "In the 3 h known: ready for 100 %"},
-		{"a minute counts for its hour", []state.HealthChange{
+		{"an hour with one bad minute is bad", []state.HealthChange{
 			{At: before(90 * time.Hour), Ready: "True"}, {At: before(5 * time.Hour), Ready: "Unknown"},
 			{At: before(5*time.Hour - time.Minute), Ready: "True"},
 		}, nil, "------------------U-----", "Last 24 hours: ready for 99.9 %"},
@@ -64,7 +64,7 @@ func TestTheLastDayOfANode(t *testing.T) {
 		{"the hub was off for two hours", []state.HealthChange{{At: before(90 * time.Hour), Ready: "True"}},
 			[]store.Pause{{From: now.Add(-4 * time.Hour), To: now.Add(-2 * time.Hour)}}, "-------------------ooo--",
 			"Last 24 hours: ready for 100 %"},
-		{"nobody has reported", nil, nil, "........................", "Last 24 hours: not known"},
+		{"the node has never reported", nil, nil, "........................", "Last 24 hours: not known"},
 	} {
 		n := admintest.Node("pi-1", "oslo", func(n *corev1.Node) {
 			n.Status.Conditions = nil
@@ -91,7 +91,7 @@ func TestTheLastDayOfANode(t *testing.T) {
 func TestTheLastDayOfASite(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 40, 0, 0, time.UTC)
 	var objects []state.Object
-	for i := range 4 { // all nodes fall silent for an hour, and one for two
+	for i := range 4 { // all nodes fall silent for an hour, one of them for two
 		name, long := fmt.Sprintf("pi-%d", i), time.Hour
 		if i == 0 {
 			long = 2 * time.Hour

@@ -19,7 +19,7 @@ type boardRow struct {
 	Name, Title string
 	YAML        string
 	Nodes       int
-	Href        string // of its nodes
+	Href        string // list of the nodes with the profile
 	Match       []string
 	Reserved    []frame.Fact
 	Thresholds  []frame.Fact
@@ -65,7 +65,7 @@ func Boards(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "boards", Title: "Boards", Watch: []string{"nodes", "boards"}, Data: d}, nil
 }
 
-// nodesFound links the list of nodes that match the terms.
+// nodesFound returns the address of the nodes that match the terms.
 func nodesFound(terms ...search.Term) string {
 	return "/nodes?" + url.Values{"q": {search.Query{Terms: terms}.String()}}.Encode()
 }
@@ -126,7 +126,7 @@ func amounts(m map[string]string) string {
 	return strings.Join(parts, ", ")
 }
 
-// beyond is the side of the threshold on which a signal is bad.
+// beyond names the side of the threshold on which a signal is bad.
 func beyond(signal string) string {
 	if signal == fleet.SignalTemperature {
 		return "above "

@@ -19,18 +19,18 @@ import (
 type figure struct {
 	kind   history.Kind
 	title  string
-	unit   string  // of the axis
+	unit   string  // unit of the axis
 	times  float64 // converts a stored value to the unit
 	digits int     // decimals
 	worst  bool    // a step shows its highest value, not its mean
 	from   float64 // where the axis begins; NaN: near the lowest
 	least  float64 // the least span of the axis, in the unit
 	most   float64 // where the axis ends; 0: near the highest
-	limit  float64 // a line across, if it is in sight; 0: none
+	limit  float64 // value of a horizontal line, drawn if it is in range; 0: none
 	means  string  // an explanation, if the title needs one
 }
 
-// figures are all figures, in the order of the page.
+// figures are in the order of the page.
 var figures = []figure{
 	{kind: history.CPU, title: "CPU", unit: "%", times: 100, most: 100, means: "of all processors"},
 	{kind: history.Memory, title: "Memory", unit: "%", times: 100, most: 100, means: "in use"},
@@ -68,18 +68,18 @@ type chart struct {
 	Now          string // the newest value; "": the present value is not known
 	Summary      string
 	Line, Band   string   // paths
-	Limit        string   // a path, "" where it is out of sight
-	Axis         []string // from the top
+	Limit        string   // a path; "": out of range
+	Axis         []string // labels from the top
 	Ticks        []string
 }
 
-// charts are a node's figures.
+// charts holds the charts of a node.
 type charts struct {
 	Title  string
 	All    []chart
 	Absent []string // titles of figures that the board does not have
 	Ticks  []string
-	Head   []string // of the table
+	Head   []string // number of rows of the table
 	Rows   []chartRow
 	Off    bool // the hub keeps no history
 }
@@ -93,11 +93,11 @@ const (
 	chartSteps  = 144
 	chartWidth  = 2 * chartSteps
 	chartHeight = 96
-	chartRows   = 24 // of the table
+	chartRows   = 24 // number of rows of the table
 )
 
-// chartsOf shows a node's figures over the last day or week. The window ends with the current step,
-// so that a chart moves once per step.
+// chartsOf returns a node's charts over the last day or week. The window ends with the current step,
+// so that a chart changes once per step.
 func chartsOf(a *frame.Request, node string) charts {
 	n := a.Node(node)
 	c := charts{Off: a.History == nil}
@@ -158,7 +158,7 @@ func chartsOf(a *frame.Request, node string) charts {
 	return c
 }
 
-// measuredSince is the oldest known sample of the last day.
+// measuredSince returns the time of the oldest known sample of the last day.
 func measuredSince(a *frame.Request, n *corev1.Node) time.Time {
 	const slots = int(24 * time.Hour / history.Slot)
 	begin := a.Now.Truncate(history.Slot).Add(history.Slot - 24*time.Hour)
@@ -209,7 +209,7 @@ func gathered(all []point) (p point) {
 	return p
 }
 
-// newestOf is the last known point.
+// newestOf returns the last known point.
 func newestOf(points []point) (p point) {
 	for _, x := range points {
 		if x.n > 0 {
@@ -219,7 +219,7 @@ func newestOf(points []point) (p point) {
 	return p
 }
 
-// of is the value that a point shows.
+// of returns the value that a point shows.
 func (f figure) of(p point) float64 {
 	if f.worst {
 		return p.up
@@ -254,7 +254,7 @@ func (f figure) summary(points []point, moment func(int) string, step time.Durat
 	return text
 }
 
-// axis is the range of the chart's scale: round values around the data.
+// axis returns the range of the scale: round values around the data.
 func (f figure) axis(points []point) (from, to float64) {
 	if f.most > 0 {
 		return f.from, f.most
@@ -277,7 +277,7 @@ func (f figure) axis(points []point) (from, to float64) {
 	return from, from + 2*half
 }
 
-// rounded is the next number of 1, 2, 5, 10, 20, 50 … that is not less.
+// rounded rounds up to the next number of 1, 2, 5, 10, 20, 50 …
 func rounded(v float64) float64 {
 	ten := math.Pow(10, math.Floor(math.Log10(v)))
 	for _, m := range []float64{1, 2, 2.5, 5} {
@@ -296,7 +296,7 @@ func (f figure) draw(points []point) chart {
 		return chartHeight - int(math.Round(chartHeight*min(max((v-from)/(to-from), 0), 1)))
 	}
 	c := chart{Title: f.title, Means: f.means}
-	wide := chartWidth / len(points) // of a step
+	wide := chartWidth / len(points) // of each step
 	for i := range 3 {
 		digits := f.digits
 		if v := to - float64(i)*(to-from)/2; digits == 0 && v != math.Trunc(v) {

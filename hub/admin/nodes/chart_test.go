@@ -33,7 +33,7 @@ func chartRequest(span string, now time.Time,
 	return a
 }
 
-// drawn reads a path: the points of each of its lines.
+// drawn returns the points of each line of a path.
 func drawn(t *testing.T, path string) (lines [][][2]int) {
 	t.Helper()
 	if rest := regexp.MustCompile(`M\d+ \d+|l-?\d+ -?\d+|[hv]-?\d+|z`).ReplaceAllString(path, ""); rest != "" {
@@ -123,7 +123,7 @@ func TestAChartSaysWhatItShows(t *testing.T) {
 }
 
 // A chart without new samples changes once per step, so nothing flickers.
-func TestAChartStandsStill(t *testing.T) {
+func TestAChartChangesOncePerStep(t *testing.T) {
 	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	word := history.Pack(history.Sample{history.CPU: .5})
 	peak := noon.Add(-3 * time.Hour)
@@ -145,10 +145,10 @@ func TestAChartStandsStill(t *testing.T) {
 		for after := time.Duration(0); after < 3*step; after += 61 * time.Second {
 			is := chartsOf(chartRequest(span, begin.Add(after), remembered), "pi-1").All[0]
 			if same := is.Line == was.Line; same != (after < step) {
-				t.Errorf("span %q: after %s the line is the same: %v", span, after, same)
+				t.Errorf("span %q: after %s the line is unchanged: %v", span, after, same)
 			}
 			if !strings.Contains(is.Summary, "highest 100 % at") {
-				t.Errorf("a peak of five minutes is not told: %s", is.Summary)
+				t.Errorf("the summary lacks a peak of five minutes: %s", is.Summary)
 			}
 		}
 	}
@@ -164,11 +164,11 @@ func TestANodeWithoutFigures(t *testing.T) {
 	}
 	gone := chartRequest("", admintest.Now, admintest.SampleHistory)
 	if c := chartsOf(gone, "nobody"); len(c.All) > 0 {
-		t.Errorf("a node that is not there: %+v", c)
+		t.Errorf("a node that does not exist: %+v", c)
 	}
 }
 
-// Charts open on the known time, not on a day whose last minutes are known.
+// Charts show the known time, not a whole day of which only minutes are known.
 func TestChartsOpenOnWhatIsKnown(t *testing.T) {
 	for known, want := range map[time.Duration]string{
 		20 * time.Minute: "The last 1 h", 2 * time.Hour: "The last 6 h", 7 * time.Hour: "The last 24 h",

@@ -34,7 +34,7 @@ type addData struct {
 	Uses       int
 	Lives      []frame.Option
 	Approval   bool
-	Waiting    int // devices
+	Waiting    int // number of waiting devices
 	Problem    string
 }
 
@@ -67,7 +67,7 @@ type tokenData struct {
 }
 
 // MakeToken makes a join token and redirects to a page that only this session can see. The token
-// stands in no address and in no log.
+// is never part of an address or a log line.
 func MakeToken(c *frame.Call, made *MadeTokens) error {
 	uses, _ := strconv.Atoi(c.FormValue("uses"))
 	life, _ := time.ParseDuration(c.FormValue("life"))
@@ -111,7 +111,7 @@ func ShowToken(c *frame.Call, made *MadeTokens) error {
 	if !ok {
 		return c.Message(http.StatusNotFound, "The token is not shown any more",
 			"A join token is shown only in the session that made it, for an hour. If it is lost, make another one "+
-				"with Add a device, and revoke this one in the settings.")
+				"with Add a device, and revoke the lost one in the settings.")
 	}
 	return c.ShowPage(http.StatusOK, frame.Page{Template: "token", Title: "Add a device", Data: d})
 }
@@ -147,7 +147,7 @@ type joiner struct {
 	Pill       frame.Pill
 	Board      string
 	Joined     *format.Moment
-	Why        string // it is not ready
+	Why        string // why it is not ready
 }
 
 type joinedData struct {

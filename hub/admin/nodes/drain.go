@@ -27,7 +27,7 @@ func drainFields(s state.Snapshot, with []state.Object) (fields []frame.Field) {
 	if c := countDrain(s, with); c.bare > 0 {
 		fields = append(fields, frame.Field{Name: "bare", Type: "checkbox",
 			Label: fmt.Sprintf("Delete %s without an owner", format.Plural(c.bare, "pod")),
-			Hint:  "Otherwise they stay, and the drain fails there."})
+			Hint:  "Otherwise these pods stay, and the drain of their node fails."})
 	}
 	return append(fields, frame.Field{Name: "until", Label: "Give up after", Type: "select",
 		Options: frame.Options("15m", [2]string{"5m", "5 minutes"}, [2]string{"15m", "15 minutes"},
@@ -71,8 +71,8 @@ func countDrain(s state.Snapshot, with []state.Object) (c drainCount) {
 	return c
 }
 
-// what says what a drain does to a pod: daemon pods and finished pods stay, and pods without an
-// owner are not made again.
+// what says what a drain does to a pod. Daemon pods and finished pods stay; no owner replaces pods
+// without one.
 func what(p *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(p)
 	switch {
@@ -108,7 +108,8 @@ func drainNotes(s state.Snapshot, with []state.Object) (notes []string) {
 }
 
 // drain orders the drain of its nodes and watches them. The order is an annotation of the node and
-// outlives this job. All nodes are cordoned first, so that no pod moves from one to the next.
+// outlives the job. All nodes are cordoned first, so that no pod moves to a node that is drained
+// next.
 func drain(ctx context.Context, j *frame.Job) {
 	order := j.Given.(state.DrainOrder)
 	j.Each(ctx, len(j.Items), func(i int) {
@@ -236,8 +237,8 @@ func drainText(st *state.DrainStatus) string {
 	return fmt.Sprintf("%d of %s left", st.Pods-st.Left, format.HasHave(st.Pods, "pod"))
 }
 
-// drainParts are the pods that are still there: those that are held, with why, and those that are
-// terminating.
+// drainParts returns the pods that are still on a node: pods that cannot leave, with the reason, and
+// terminating pods.
 func drainParts(s state.Snapshot, n *corev1.Node, st *state.DrainStatus) (parts []frame.Part) {
 	for _, h := range st.Held {
 		x := frame.Part{Name: strings.TrimPrefix(h.Pod, metav1.NamespaceDefault+"/"),

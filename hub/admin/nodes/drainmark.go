@@ -38,10 +38,10 @@ type Drain struct {
 	What, By   string
 	Began      *format.Moment
 	Until      *format.Moment // when it is given up
-	Gone, Pods int            // of the pods that have to leave
+	Gone, Pods int            // number of pods that have left, and that have to leave
 	Waits      []goingWait
-	More       int    // pods that it waits for and that are not named
-	Stop       string // address; "": not for the role
+	More       int    // number of awaited pods that Waits does not name
+	Stop       string // address that stops it; "": the role may not
 }
 
 // A goingWait is a pod that a drain waits for.
@@ -79,7 +79,7 @@ func Drains(a *frame.Request) (list []Drain) {
 	return list
 }
 
-// goingOn is a node's running drain; nil: there is none.
+// goingOn returns a node's running drain; nil: there is none.
 func goingOn(a *frame.Request, n *corev1.Node) *Drain {
 	if _, is := n.Annotations[state.DrainAnnotation]; !is || !state.DrainStatusOf(n).Going() {
 		return nil
@@ -118,8 +118,8 @@ func goingOf(a *frame.Request, nodes []*corev1.Node) Drain {
 	return g
 }
 
-// waitsOf are the first pods that a node's drain waits for: terminating pods, and pods that are
-// held.
+// waitsOf returns the first pods that a node's drain waits for: terminating pods, and pods that a
+// budget holds.
 func waitsOf(a *frame.Request, n *corev1.Node, st *state.DrainStatus, most int) (waits []goingWait) {
 	for p := range a.PodsOn(n.Name) {
 		if len(waits) >= most {
@@ -155,7 +155,7 @@ func drainEnd(n *corev1.Node) string {
 	}
 	text := "Drained"
 	if st.State != state.Drained {
-		text = "The drain ended without being done"
+		text = "The drain ended before all pods had left"
 	}
 	if st.By != "" {
 		text += ", asked for by " + st.By

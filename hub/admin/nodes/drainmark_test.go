@@ -31,6 +31,6 @@ func TestWhatADrainWaitsFor(t *testing.T) {
 		t.Errorf("after its grace period it waits for %+v", waits)
 	}
 	if waits := waitsOf(a, n, state.DrainStatusOf(n), 1); len(waits) != 1 {
-		t.Errorf("wanting one it names %d", len(waits))
+		t.Errorf("asked for one pod, it names %d", len(waits))
 	}
 }

@@ -54,7 +54,7 @@ func hardware(raw json.RawMessage) (sections []section) {
 func (s *section) flatten(name string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
-		if own, ok := v["name"].(string); ok && name != "" { // a thing of a list
+		if own, ok := v["name"].(string); ok && name != "" { // an element of a list
 			rest := maps.Clone(v)
 			delete(rest, "name")
 			s.add(own, line(rest))

@@ -9,11 +9,11 @@ import (
 func TestAHardwareReportOfAnyShapeIsShown(t *testing.T) {
 	for _, c := range []struct{ name, report, want string }{
 		{"amounts are readable", `{"capacity":{"memory":4294967296}}`, "[{Capacity [{Memory 4 GiB}]}]"},
-		{"things of a list stand by their name", `{"temperatures":[{"name":"cpu","celsius":51.5}]}`,
+		{"elements of a list have their own name", `{"temperatures":[{"name":"cpu","celsius":51.5}]}`,
 			"[{Temperatures [{CPU Celsius 51.5 °C}]}]"},
-		{"what is not in a part stands under Other", `{"memoryLimits":true}`, "[{Other [{Memory Limits yes}]}]"},
-		{"what is no report is nothing", `[1,2]`, "[]"},
-		{"nothing is nothing", ``, "[]"},
+		{"a value outside of any part is under Other", `{"memoryLimits":true}`, "[{Other [{Memory Limits yes}]}]"},
+		{"an array is not a report", `[1,2]`, "[]"},
+		{"there is no report", ``, "[]"},
 	} {
 		if got := strings.ReplaceAll(fmt.Sprint(hardware([]byte(c.report))), " }", "}"); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)

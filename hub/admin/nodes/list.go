@@ -76,7 +76,7 @@ type nodeRow struct {
 	Heard, Age              format.Moment
 }
 
-var _ map[nodeRow]bool // a row is comparable
+var _ map[nodeRow]bool // compiles only if a row is comparable
 
 func (r nodeRow) Lasting() any {
 	r.Heard, r.Age = r.Heard.Lasting(), r.Age.Lasting()
@@ -213,10 +213,10 @@ func nodeRowOf(a *frame.Request, n *corev1.Node) nodeRow {
 		CPU: shareOf(corev1.ResourceCPU, u, n), Memory: shareOf(corev1.ResourceMemory, u, n),
 		Heard: format.MomentOf(a.Liveness(n.Name).Seen, a.Now), Age: format.MomentOf(n.CreationTimestamp.Time, a.Now),
 	}
-	if !r.Bar.Telling || r.Pill.Kind == "bad" && !r.Bar.Again { // the pill says that it is bad now
+	if !r.Bar.Telling || r.Pill.Kind == "bad" && !r.Bar.Again { // the pill already says that the node is bad now
 		r.Bar = bar{}
 	}
-	if r.Why == finding.NoAnswer { // the pill and the column Heard say it
+	if r.Why == finding.NoAnswer { // the pill and the column Heard already say so
 		r.Why = ""
 	}
 	sparks(a, n, &r.CPUUsed, &r.MemoryUsed)

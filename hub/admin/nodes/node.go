@@ -59,7 +59,7 @@ type nodeData struct {
 	Hardware   []section
 	Timeline   timeline
 	Charts     charts
-	Logs       string // "": not for this role
+	Logs       string // "": the role may not read them
 	Menu       frame.Menu
 	Did        *frame.Done
 	Going      *Drain
@@ -185,8 +185,8 @@ func nodeFacts(a *frame.Request, n *corev1.Node, live frame.Liveness) (facts []f
 	add("Machine", info.MachineID)
 	add("Joined", format.Stamp(n.CreationTimestamp.Time))
 	switch {
-	case live.Wanted > live.Stored && live.Seen.IsZero(): // only a lease says what it has
-		add("Desired state", fmt.Sprintf("generation %d; what the device has is not known until it is heard",
+	case live.Wanted > live.Stored && live.Seen.IsZero(): // only a lease says which generation the device has
+		add("Desired state", fmt.Sprintf("generation %d; the device has not yet said which one it has",
 			live.Wanted))
 	case live.Wanted > live.Stored:
 		add("Desired state", fmt.Sprintf("generation %d; the device has %d", live.Wanted, live.Stored))

@@ -47,7 +47,7 @@ func foreseeDelete(a *frame.Request, with []state.Object, _ url.Values) *frame.F
 		}
 	}
 	if len(f.Rows) > 0 {
-		f.Sums = append(f.Sums, "No disruption budget is asked, and nobody waits for others to be ready.")
+		f.Sums = append(f.Sums, "Disruption budgets do not apply, and no pod waits until others are ready.")
 	}
 	if len(ready) > 0 {
 		f.Sums = append(f.Sums, fmt.Sprintf("%s ready now. Drain first to let pods leave gracefully.",
@@ -111,7 +111,7 @@ func foresee(a *frame.Request, f preview.Forecast, several bool) *frame.Foreseen
 		"are deleted: they have no owner that makes new ones.")
 	add(count[preview.Moves], "goes elsewhere: "+where, "go elsewhere: "+where)
 	if f.Many {
-		add(count[preview.Open], "has to leave.", fmt.Sprintf("have to leave. Where they go is told for up to %d pods.",
+		add(count[preview.Open], "has to leave.", fmt.Sprintf("have to leave. Where they go is shown for up to %d pods.",
 			preview.MaxPods))
 	} else {
 		add(count[preview.Open], "has to leave; where it goes is not known.",
@@ -145,7 +145,7 @@ func foresee(a *frame.Request, f preview.Forecast, several bool) *frame.Foreseen
 	return d
 }
 
-// urgency orders fates: those that matter most come first.
+// urgency orders fates, the most important first.
 func urgency(x preview.Fate) int {
 	return slices.Index([]preview.End{preview.Remains, preview.Pending, preview.Lost, preview.Open, preview.Moves,
 		preview.Daemon}, x.End)
@@ -205,11 +205,11 @@ func places(to map[string]int) string {
 	return text + "."
 }
 
-// budgetWarningOf says what a budget allows, and what follows.
+// budgetWarningOf says what a budget allows, and what follows for the drain.
 func budgetWarningOf(b preview.Budget) frame.BudgetWarning {
 	w := frame.BudgetWarning{Name: state.Display(b), Never: b.Stuck > 0, Href: "/yaml" +
 		frame.ObjectURL(state.PodDisruptionBudgets, b.Namespace, b.Name)}
-	wants := "it says neither minAvailable nor maxUnavailable"
+	wants := "it has neither minAvailable nor maxUnavailable"
 	switch {
 	case b.Spec.MaxUnavailable != nil:
 		wants = fmt.Sprintf("maxUnavailable is %s of %s", b.Spec.MaxUnavailable,
@@ -223,8 +223,8 @@ func budgetWarningOf(b preview.Budget) frame.BudgetWarning {
 		w.Text = fmt.Sprintf("allows none of its pods to leave: the owner of pod %s cannot be found, so the "+
 			"number of pods that should run is unknown.", b.Count.Unknown)
 	case b.Stuck > 0 && !b.Never:
-		w.Text = fmt.Sprintf("keeps %s here, and the drain does not end: %s, %d ready now, and no more become so, as no "+
-			"node has room for those that come.", format.Plural(b.Stuck, "pod"), wants, b.Count.Healthy)
+		w.Text = fmt.Sprintf("keeps %s here, and the drain does not end: %s, %d ready now, and no other pod becomes ready, because no "+
+			"node has room for new ones.", format.Plural(b.Stuck, "pod"), wants, b.Count.Healthy)
 	case b.Never:
 		w.Text = fmt.Sprintf(
 			"never allows a pod to leave, even with all of them ready: %s. Here it keeps %s: change it, or scale up.", wants,
@@ -237,8 +237,8 @@ func budgetWarningOf(b preview.Budget) frame.BudgetWarning {
 	return w
 }
 
-// losses are what is lost when pods leave their nodes: emptyDirs, pods without an owner, and
-// volumes on a device that the next pod does not run on.
+// losses returns what is lost when pods leave their nodes: data in emptyDirs, pods without an owner,
+// and volumes of a device that the next pod cannot use.
 func losses(s state.Snapshot, fates []preview.Fate) (all []string) {
 	var empty, host, bare []string
 	for _, x := range fates {
@@ -269,11 +269,11 @@ func losses(s state.Snapshot, fates []preview.Fate) (all []string) {
 		}
 	}
 	if len(empty) > 0 {
-		all = append(all, fmt.Sprintf("Lost is what is in %s: %s.", format.Plural(len(empty), "emptyDir"),
+		all = append(all, fmt.Sprintf("Lost data in %s: %s.", format.Plural(len(empty), "emptyDir"),
 			firstOf(empty)))
 	}
 	if len(host) > 0 {
-		all = append(all, fmt.Sprintf("Kept on the device, but not there for the pod that comes elsewhere: %s: %s.",
+		all = append(all, fmt.Sprintf("Kept on the device, out of reach of the new pod elsewhere: %s: %s.",
 			format.Plural(len(host), "hostPath"), firstOf(host)))
 	}
 	if len(bare) > 0 {
@@ -282,7 +282,7 @@ func losses(s state.Snapshot, fates []preview.Fate) (all []string) {
 	return all
 }
 
-// firstOf names the first ones and counts the others.
+// firstOf names the first and counts the others.
 func firstOf(names []string) string {
 	text := strings.Join(names[:min(len(names), foreseenPlaces)], ", ")
 	if more := len(names) - foreseenPlaces; more > 0 {

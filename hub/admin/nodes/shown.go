@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	shownLife  = time.Hour // how long a new join token can be looked at again
-	shownCount = 200       // of all people
+	shownLife  = time.Hour // how long a new join token can be shown again
+	shownCount = 200       // number of tokens, of all users
 )
 
-// MadeTokens keeps the join tokens that were just made, in memory only, for the session that
-// made them: whoever loads the page again sees the same token, and makes no other one.
+// MadeTokens keeps new join tokens in memory, for the sessions that made them. Loading the page again
+// shows the same token instead of making another.
 type MadeTokens struct {
 	mu  sync.Mutex
-	all []shownToken // the oldest first
+	all []shownToken // oldest first
 }
 
 type shownToken struct {
 	id          string
-	name, proof string // of the session
+	name, proof string // name and proof of the session
 	until       time.Time
 	data        tokenData
 }
@@ -35,7 +35,7 @@ func (s *MadeTokens) keep(id string, u access.User, d tokenData, now time.Time) 
 	}
 }
 
-// of returns the token for the session that made it, as long as it may be looked at.
+// of returns a token to the session that made it, as long as it may be shown.
 func (s *MadeTokens) of(id string, u access.User, now time.Time) (tokenData, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,14 +29,14 @@ type siteRow struct {
 	Total                        int
 	Rate                         string // "": no node waits
 	Waiting                      int
-	Stays                        string // why no pod is evicted; "": they are
+	Stays                        string // why no pod is evicted; "": pods are evicted
 	Next, Last                   *format.Moment
-	GivenUp                      bool // all of its nodes that are not ready are
+	GivenUp                      bool // all nodes that are not ready are given up
 	Now                          bool // the next eviction is due
 	Policy                       string
 	Maintenance, MaintenanceText string
 	Queue                        []finding.Queued
-	More                         int // that wait beside the queue that is shown
+	More                         int // number of waiting nodes that Queue does not have
 	Overrides                    []frame.Fact
 	Menu                         frame.Menu
 }
@@ -47,9 +47,9 @@ const shownInQueue = 5
 type sitesData struct {
 	Did      *frame.Done
 	Search   string
-	Wrong    string // what is not understood of the search
+	Wrong    string // what is wrong with the search
 	States   []frame.Option
-	Empty    bool // no site at all
+	Empty    bool // there is no site
 	Filtered bool
 	Pager    frame.Pager
 	Rows     []siteRow
@@ -77,14 +77,14 @@ func SiteHasState(s *fleet.Site, state string, now time.Time) bool {
 	return true
 }
 
-// worse compares sites by how much they need somebody: how disrupted they are, how many
-// nodes are not ready, and then by name.
+// worse compares sites: the more disrupted first, then the one with more nodes that are not ready,
+// then by name.
 func worse(x, y *fleet.Site) int {
 	return cmp.Or(cmp.Compare(frame.Rank(finding.SitePill(x).Kind), frame.Rank(finding.SitePill(y).Kind)),
 		cmp.Compare(y.Status.NotReady, x.Status.NotReady), cmp.Compare(x.Name, y.Name))
 }
 
-// Sites lists the sites, the worst first: their disruption state, rate, and what is held and why.
+// Sites lists the sites, the worst first: their state, eviction rate, and why pods stay.
 func Sites(a *frame.Request) (frame.Page, error) {
 	text, wanted := strings.TrimSpace(a.Query("q")), a.Query("state")
 	d := sitesData{
@@ -138,7 +138,7 @@ func Site(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "site", Title: name, Watch: []string{"sites", "nodes"}, Poll: 10, Data: d}, nil
 }
 
-// keepsPods says why no pod is evicted from a site, "" where they are.
+// keepsPods says why no pod is evicted from a site; "": pods are evicted.
 func keepsPods(st *fleet.SiteStatus) string {
 	switch st.HeldReason {
 	case "":
@@ -153,7 +153,7 @@ func keepsPods(st *fleet.SiteStatus) string {
 	return "Pods stay: " + strings.TrimSuffix(st.Held, ".") + "."
 }
 
-// policyText is what is done when the whole site is cut off.
+// policyText says what happens when the whole site is cut off.
 func policyText(p fleet.DisruptionPolicy) string {
 	switch p {
 	case fleet.Hold:
@@ -164,7 +164,7 @@ func policyText(p fleet.DisruptionPolicy) string {
 	return string(p)
 }
 
-// findSites returns the sites that the query is about, the worst first.
+// findSites returns the sites that match the query, the worst first.
 func findSites(a *frame.Request) (found []*fleet.Site) {
 	match := siteFinder.Matcher(a, a.Searched(search.Sites))
 	for s := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {

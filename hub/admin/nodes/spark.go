@@ -11,9 +11,8 @@ import (
 	"flotilla.dev/hub/history"
 )
 
-// A spark is how much of something was in use in each of the last 24 hours that have ended, on a
-// line from none at all of it to the whole; one that is flat is not drawn. Two that are equal look
-// alike.
+// A spark is a line of how much of a resource was used in each of the last 24 full hours, from 0 to
+// 100 %. A flat line is not drawn. Sparks are comparable.
 type spark struct {
 	Said string // in words; "": nothing is known
 	Line string // a path
@@ -21,7 +20,7 @@ type spark struct {
 
 const sparkHeight = 12
 
-// sparks draws what is remembered of a node: figures are parts of a whole.
+// sparks draws the history of a node's figures that are shares of a whole.
 func sparks(a *frame.Request, n *corev1.Node, all ...*spark) {
 	if a.History == nil {
 		return

@@ -20,7 +20,7 @@ func TestASparkIsALineThroughTheHoursThatHaveEnded(t *testing.T) {
 	now := admintest.Now.Truncate(time.Hour).Add(20 * time.Minute)
 	remembered := func(_ types.UID, from time.Time, n int) []history.Word {
 		if want := now.Truncate(time.Hour).Add(-24 * time.Hour); !from.Equal(want) || n != 288 {
-			t.Errorf("%d samples from %s are asked for, not a day from %s", n, from, want)
+			t.Errorf("%d samples from %s are requested, want a day from %s", n, from, want)
 		}
 		words := make([]history.Word, n)
 		for i := range words {
@@ -42,7 +42,7 @@ func TestASparkIsALineThroughTheHoursThatHaveEnded(t *testing.T) {
 		t.Errorf("the line is %s, want %s", cpu.Line, want)
 	}
 	if want := "CPU of all processors, last 24 hours: lowest 0 %, mean 31 %, highest 100 %"; cpu.Said != want {
-		t.Errorf("in words it is %q, want %q", cpu.Said, want)
+		t.Errorf("its words are %q, want %q", cpu.Said, want)
 	}
 	if memory.Line != "" || !strings.HasPrefix(memory.Said, "Memory in use") {
 		t.Errorf("memory, which did not change, is %+v", memory)

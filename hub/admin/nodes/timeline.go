@@ -20,24 +20,24 @@ import (
 
 // A span of a timeline: how a node was from one moment to the next.
 type span struct {
-	Kind     string // ok, bad, unknown, out, none: it is not known, or off: because the hub did not run
+	Kind     string // ok, bad, unknown, out (pods had to leave), off (the hub did not run), or none: not known
 	Text     string
 	From, To string
 	For      string
 	x, width float64 // percent
 }
 
-// X and Width are where the span is drawn.
+// X and Width are the place of the span in the drawing.
 func (s span) X() string { return percents(s.x) }
 
 func (s span) Width() string { return percents(s.width) }
 
 func number(f float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", f), ".0") }
 
-// percents keep what is drawn in shape, however wide the strip is.
+// percents makes places relative, so that the strip can have any width.
 func percents(f float64) string { return fmt.Sprintf("%.2f%%", f) }
 
-// Y and Height tell the states apart without their colours: the worse, the higher.
+// Y and Height make the states distinct without colours: the worse, the higher.
 func (s span) Y() int { return stripHeight - s.Height() }
 
 func (s span) Height() int {
@@ -60,7 +60,7 @@ type mark struct {
 	x          float64
 }
 
-// X is where the mark is drawn, not over the edge.
+// X is the place of the mark, kept inside the edges.
 func (m mark) X() string { return percents(min(max(m.x, 1), 99)) }
 
 // A timeline is what is known of a node's health over a while.
@@ -71,18 +71,18 @@ type timeline struct {
 	Ticks   []string
 	Summary string
 	Choices []frame.MenuItem
-	Unknown bool // of some of it nothing is known
-	Off     bool // the hub did not run all the time
+	Unknown bool // part of the time is not known
+	Off     bool // during a part of the time the hub did not run
 }
 
-// noticed is how long a pause is in which something can have been missed: devices
-// renew their leases no more often.
+// noticed is the shortest pause of the hub in which it can have missed something: devices renew
+// their leases not more often.
 const noticed = 10 * time.Second
 
 const (
 	stripWidth  = 100.0 // percent
 	stripHeight = 40
-	thinnest    = 0.8 // so that it can be seen
+	thinnest    = 0.8 // the least visible width
 )
 
 var spanNames = map[string]string{
@@ -95,7 +95,7 @@ var spanNames = map[string]string{
 type lookback struct {
 	name, text string
 	length     time.Duration
-	scale      string // of the ticks
+	scale      string // time format of the ticks
 }
 
 var lookbacks = []lookback{
@@ -103,8 +103,8 @@ var lookbacks = []lookback{
 	{"7d", "7 days", 7 * 24 * time.Hour, "Mon 02 Jan"}, {"30d", "30 days", state.HistoryAge, "Mon 02 Jan"},
 }
 
-// lookbackOf is the window that is asked for; without asking the shortest that shows all that is
-// known since then, and a day at most.
+// lookbackOf returns the requested window. By default it is the shortest window that shows all known
+// time, and a day at most.
 func lookbackOf(a *frame.Request, known time.Time) lookback {
 	for i, w := range lookbacks {
 		if asked := a.Query("span"); asked == w.name || asked == "" && (i == 2 || !known.Before(a.Now.Add(-w.length))) {
@@ -114,9 +114,8 @@ func lookbackOf(a *frame.Request, known time.Time) lookback {
 	return lookbacks[2]
 }
 
-// timelineOf draws what the hub has noted of a node's health: every change of its
-// condition Ready, and from when to when it was given up. Leases are not kept one by
-// one: those that stop coming are a change to Unknown.
+// timelineOf draws a node's history: each change of its condition Ready, and when it was given up.
+// Single leases are not kept; missing leases appear as a change to Unknown.
 func timelineOf(a *frame.Request, n *corev1.Node) timeline {
 	turns := turnsOf(a.Snapshot, n)
 	first := a.Now.Add(-24 * time.Hour)
@@ -171,14 +170,14 @@ func timelineOf(a *frame.Request, n *corev1.Node) timeline {
 	return t
 }
 
-// A stretch is a while in which a node was as its kind says.
+// A stretch is a time in which a node had one state.
 type stretch struct {
 	kind     string
 	from, to time.Time
 }
 
-// stretches are what the turns say until now, but for when the hub did not run: then
-// a node has not stayed as it was, nobody knows how it was.
+// stretches turns a node's changes into stretches until now. While the hub did not run, the node's
+// state is not known.
 func stretches(turns []state.HealthChange, pauses []store.Pause, begin, now time.Time) (all []stretch) {
 	first := now
 	if len(turns) > 0 {
@@ -229,7 +228,7 @@ func StateAt(a *frame.Request, n *corev1.Node, at time.Time) string {
 	return kind
 }
 
-// percent never rounds up to all of it.
+// percent never rounds up to 100 %.
 func percent(part, whole time.Duration) string {
 	if part == whole {
 		return "100 %"
@@ -249,7 +248,7 @@ func turnKind(t state.HealthChange) string {
 	return "unknown"
 }
 
-// turnsOf is a node's history with how it is now, which its own condition tells.
+// turnsOf returns a node's history, and its present state from its conditions.
 func turnsOf(s state.Snapshot, n *corev1.Node) (turns []state.HealthChange) {
 	if rec := s.Record(n.Name); rec != nil {
 		turns = slices.Clone(rec.History)
@@ -277,7 +276,7 @@ func turnsOf(s state.Snapshot, n *corev1.Node) (turns []state.HealthChange) {
 	return turns
 }
 
-// evictionsFrom are the evictions from a node that its history tells of.
+// evictionsFrom returns the evictions in a node's history.
 func evictionsFrom(a *frame.Request, node string, begin time.Time, length time.Duration) (marks []mark) {
 	rec := a.Snapshot.Record(node)
 	if rec == nil {

@@ -21,7 +21,7 @@ type joinRequest = certv1.CertificateSigningRequest
 func RequestActions(now func() time.Time) []*frame.Action {
 	all := []*frame.Action{
 		{Name: "approve", Quick: true, Label: "Approve", Done: "is approved",
-			Means: "The device gets its certificate when it asks the next time, within seconds, and is the node from then on.",
+			Means: "The device gets its certificate at its next request, within seconds, and is the node from then on.",
 			Do:    decide(now, certv1.CertificateApproved)},
 		{Name: "deny", Quick: true, Label: "Deny", Done: "is denied", Means: "The device is refused, and stops asking.",
 			Destroy: true, Do: decide(now, certv1.CertificateDenied)},
@@ -29,7 +29,7 @@ func RequestActions(now func() time.Time) []*frame.Action {
 	for _, a := range all {
 		a.Kind, a.One, a.Verb, a.Resource = state.JoinRequests, "request", "patch",
 			"certificatesigningrequests/approval"
-		a.List, a.Listed = frame.WaitingPath, "Devices that wait"
+		a.List, a.Listed = frame.WaitingPath, "Waiting devices"
 		a.Idle = func(o state.Object) string {
 			return frame.If(state.DecisionOn(o.(*joinRequest)) != state.RequestPending, "was decided already")
 		}
@@ -44,7 +44,7 @@ func decide(now func() time.Time, t certv1.RequestConditionType) func(context.Co
 		return nil, w.Send(ctx, frame.APICall{Method: http.MethodPatch,
 			Path: frame.ObjectURL(state.JoinRequests, "", o.GetName()) + "/approval", Media: frame.MergePatch},
 			frame.JSON{
-				// what was looked at, and nothing else
+				// exactly the request that the administrator saw
 				"metadata": frame.JSON{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()},
 				"status": frame.JSON{"conditions": []frame.JSON{{"type": t, "status": "True", "reason": "AdminPage",
 					"message": "This was decided on the hub's page.", "lastUpdateTime": at}}},
@@ -52,7 +52,7 @@ func decide(now func() time.Time, t certv1.RequestConditionType) func(context.Co
 	}
 }
 
-// PendingRequests are those that nobody has decided on, the oldest first.
+// PendingRequests returns the undecided requests, the oldest first.
 func PendingRequests(s state.Snapshot) (list []*joinRequest) {
 	for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
 		if state.DecisionOn(r) == state.RequestPending {
@@ -65,7 +65,7 @@ func PendingRequests(s state.Snapshot) (list []*joinRequest) {
 	return list
 }
 
-// decidedRequests are those that somebody has decided on, the last one first.
+// decidedRequests returns the decided requests, the newest decision first.
 func decidedRequests(s state.Snapshot) (list []*joinRequest) {
 	for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
 		if state.DecisionOn(r) != state.RequestPending {
@@ -76,7 +76,7 @@ func decidedRequests(s state.Snapshot) (list []*joinRequest) {
 	return list
 }
 
-// decidedAt is when somebody decided on a request, or when it came if its conditions do not say.
+// decidedAt returns when a request was decided; without a condition, when it was made.
 func decidedAt(r *joinRequest) time.Time {
 	at := r.CreationTimestamp.Time
 	for i := range r.Status.Conditions {
@@ -102,11 +102,11 @@ type waitingData struct {
 	Did     *frame.Done
 	Rows    []waitingRow
 	Decided []waitingRow
-	More    int // that wait, beside those that are shown
+	More    int // number of waiting devices that are not shown
 	Bulk    frame.Menu
 }
 
-// WaitingDevices lists the devices that wait until an administrator approves of them.
+// WaitingDevices lists the devices that wait for an administrator's approval.
 func WaitingDevices(a *frame.Request) (frame.Page, error) {
 	d := waitingData{Did: frame.JustDone(a)}
 	pending := PendingRequests(a.Snapshot)
@@ -121,7 +121,7 @@ func WaitingDevices(a *frame.Request) (frame.Page, error) {
 	if len(pending) > 1 {
 		d.Bulk = frame.BulkMenu(a, state.JoinRequests, len(pending), nil)
 	}
-	return frame.Page{Template: "waiting", Title: "Devices that wait", Watch: []string{"requests"}, Data: d}, nil
+	return frame.Page{Template: "waiting", Title: "Waiting devices", Watch: []string{"requests"}, Data: d}, nil
 }
 
 func waitingRowOf(a *frame.Request, r *joinRequest) waitingRow {
@@ -151,7 +151,7 @@ func requestPill(r *joinRequest) frame.Pill {
 	return frame.Pill{Kind: "warn", Text: "Waits"}
 }
 
-// WaitingCount is how many devices wait, for those who may see it.
+// WaitingCount returns how many devices wait; 0 for roles that may not see them.
 func WaitingCount(a *frame.Request) int {
 	if !a.May("list", "certificatesigningrequests") {
 		return 0
