@@ -59,7 +59,8 @@ func TestAProfileKeepsRepeatedDeviceTreeOverlays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(c.Config.DTOverlay, " "); got != "w1-gpio,gpiopin=17 mcp2515-can0,oscillator=16000000,interrupt=25 i2c-gpio w1-gpio,gpiopin=27" {
+	if got := strings.Join(c.Config.DTOverlay,
+		" "); got != "w1-gpio,gpiopin=17 mcp2515-can0,oscillator=16000000,interrupt=25 i2c-gpio w1-gpio,gpiopin=27" {
 		t.Errorf("the overlays are %s", got)
 	}
 	if got := lists([]string{"a=1", "a=2", "b=1"}, []string{"a=3"}, parameter); strings.Join(got, " ") != "a=3 b=1" {

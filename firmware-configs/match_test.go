@@ -72,7 +72,8 @@ func TestEveryFakeRootMatchesItsProfile(t *testing.T) {
 				t.Fatal(err)
 			}
 			if p.Name != name || !bytes.Equal(got, want) {
-				t.Errorf("the hub would send profile %s (if that is intended, rewrite %s with -update):\n%s", p.Name, file, got)
+				t.Errorf("the hub would send profile %s (if that is intended, rewrite %s with -update):\n%s", p.Name,
+					file, got)
 			}
 		})
 	}
@@ -102,7 +103,8 @@ func TestEveryRaspberryPiHasAProfile(t *testing.T) {
 			for _, arch := range strings.Fields(boards.arch) {
 				if p, err := Match(profiles, Board{Compatible: []string{"raspberrypi," + name, chip}, Arch: arch,
 					MemoryMiB: 500}); err != nil || p == nil || p.Name != boards.profile {
-					t.Errorf("raspberrypi,%s with an agent of %s has the profile %v (%v), want %s", name, arch, p, err, boards.profile)
+					t.Errorf("raspberrypi,%s with an agent of %s has the profile %v (%v), want %s", name, arch, p,
+						err, boards.profile)
 				}
 			}
 		}

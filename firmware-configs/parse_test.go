@@ -36,7 +36,8 @@ spec:
 		s.Resources.AgentReserved["cpu"] != "1" || len(s.Taints) != 1 || s.Taints[0].Effect != "NoSchedule" ||
 		s.Resources.EvictionSoft["memory.available"].For.Duration != 90*time.Second ||
 		s.Resources.EvictionMaxPodGracePeriod != 30 ||
-		s.Resources.Sharing["i2c-1"] != 4 || s.Peripherals[0] != (fleet.Peripheral{Name: "lorawan-gateway", Type: "serial",
+		s.Resources.Sharing["i2c-1"] != 4 || s.Peripherals[0] != (fleet.Peripheral{Name: "lorawan-gateway",
+		Type: "serial",
 		ByID: "usb-RAK*"}) || *s.Peripherals[1].Bus != 1 || s.Peripherals[1].Address != 0x76 ||
 		s.Peripherals[3].Pull != "up" {
 		t.Errorf("got %+v", p)
@@ -100,7 +101,8 @@ func TestParseNamesMistakes(t *testing.T) {
 		{"an invalid sharing", head + ok + "  resources: {sharing: {i2c-1: 0, \"a b\": 2, spi0: few}}\n", []string{`spec.resources.sharing.spi0 (line 6): is "few"`}},
 		{"invalid shares", head + ok + "  resources: {sharing: {i2c-1: 0, \"a b\": 2}}\n", []string{"spec.resources.sharing.i2c-1: is 0", "spec.resources.sharing.a b: cannot be a resource"}},
 		{"an invalid peripheral", head + ok + "  peripherals: [{name: i2c-1, type: i2c, byID: \"[\"}, {name: A}]\n",
-			[]string{"spec.peripherals[0].name", "a name that devices have already", "spec.peripherals[0].byID: does not belong to the type i2c",
+			[]string{"spec.peripherals[0].name", "a name that devices have already",
+				"spec.peripherals[0].byID: does not belong to the type i2c",
 				"spec.peripherals[0].bus", "spec.peripherals[0].address: is 0x0", "spec.peripherals[1].name", "spec.peripherals[1].type", "onewire, serial, video"}},
 		{"an invalid peripheral of each type", head + ok + "  peripherals: [{name: a, type: onewire, family: \"2g\"}, {name: b, type: gpio-in, line: \"\", pull: left}, {name: c, type: gpio-out, line: GPIO4, pull: up}, {name: d, type: i2c, bus: -1, address: 0x78}]\n",
 			[]string{`[0].family: is "2g"`, `[1].line: is ""`, `[1].pull: is "left": use one of down, none, up`,

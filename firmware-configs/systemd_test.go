@@ -38,7 +38,8 @@ func TestUnits(t *testing.T) {
 		// The program is not installed on this machine, so verify the unit with another program.
 		dir := t.TempDir()
 		file := filepath.Join(dir, unit)
-		if socket, err := os.ReadFile(filepath.Join("systemd", strings.TrimSuffix(unit, ".service")+".socket")); err == nil {
+		if socket, err := os.ReadFile(filepath.Join("systemd",
+			strings.TrimSuffix(unit, ".service")+".socket")); err == nil {
 			if err := os.WriteFile(filepath.Join(dir, strings.TrimSuffix(unit, ".service")+".socket"), socket,
 				0o644); err != nil {
 				t.Fatal(err)

@@ -86,7 +86,8 @@ func (c *checker) boot(p *fleet.BoardProfile) {
 		return
 	}
 	judged := fleet.BootConfig{Profile: "x", Backend: b.Backend, Watchdog: b.Watchdog, Health: b.Health}
-	if b.Backend == fleet.BootNone || !slices.Contains(fleet.BootBackends, b.Backend) { // the check below reports the backend
+	// the check below reports the backend
+	if b.Backend == fleet.BootNone || !slices.Contains(fleet.BootBackends, b.Backend) {
 		judged.Backend = fleet.BootConfigTxt
 	}
 	c.each("spec", judged.Validate())

@@ -49,7 +49,8 @@ func TestAContainerGetsItsPodsAddress(t *testing.T) {
 				d.desire(1, p)
 				time.Sleep(5 * time.Second)
 				st := d.wantPhase("web", corev1.PodRunning, "")
-				if st.PodIP == "" || !slices.Contains(env, "POD_IP="+st.PodIP) || !slices.Contains(env, "ADDRESS="+st.PodIP+":80") {
+				if st.PodIP == "" || !slices.Contains(env, "POD_IP="+st.PodIP) ||
+					!slices.Contains(env, "ADDRESS="+st.PodIP+":80") {
 					t.Errorf("the pod's address is %q, and its container gets %q", st.PodIP, env)
 				}
 				before := d.containers()

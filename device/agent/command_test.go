@@ -69,7 +69,8 @@ func TestCommands(t *testing.T) {
 		{"a port of a pod that does not run", wire.Request{Type: wire.RequestPortForward, Pod: "uid-done", Port: 81}, nil, "", "", 0, "no container of pod done is running"},
 		{"a port", wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080}, []wire.Request{
 			{Type: wire.RequestStdin, Data: []byte("GET / HTTP/1.1\r\nHost: x\r\n")}, {Type: wire.RequestStdin, Data: []byte("Connection: close\r\n\r\n")},
-		}, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 21\r\n\r\nhello from port 8080\n", "", 0, ""},
+		}, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 21\r\n\r\nhello from port 8080\n",
+			"", 0, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -87,7 +88,8 @@ func TestCommands(t *testing.T) {
 				}
 				end := <-a.End
 				if a.Stdout() != c.out || a.Stderr() != c.err || end.ExitCode != c.code || end.Error != c.ends {
-					t.Errorf("stdout %q, stderr %q, end %d %q; want %q, %q, %d %q", a.Stdout(), a.Stderr(), end.ExitCode, end.Error,
+					t.Errorf("stdout %q, stderr %q, end %d %q; want %q, %q, %d %q", a.Stdout(), a.Stderr(),
+						end.ExitCode, end.Error,
 						c.out, c.err, c.code, c.ends)
 				}
 			})

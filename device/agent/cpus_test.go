@@ -77,7 +77,8 @@ func TestStaticCPUManagerGivesGuaranteedPodsExclusiveCPUs(t *testing.T) {
 		d.desire(2, shared, half, whole)
 		time.Sleep(30 * time.Second)
 		d.wantCPUs(map[string]string{"shared": "0,3", "half": "0,3", "whole": "1,2"})
-		d.wantContainers("half/c0#0 running", "shared/c0#0 running", "whole/c0#0 running") // without a restart of the others
+		// without a restart of the others
+		d.wantContainers("half/c0#0 running", "shared/c0#0 running", "whole/c0#0 running")
 		d.fake.Exit(plan.NameOf("c0", "whole", "default", "uid-whole", "0"), 1)
 		time.Sleep(time.Minute)
 		d.wantCPUs(map[string]string{"shared": "0,3", "whole": "1,2"}) // the same CPUs as before

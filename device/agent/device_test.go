@@ -60,7 +60,8 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return hardware.Report{
-		Host:      hardware.Host{Hostname: "pi", OS: "linux", Arch: "arm64", BootID: b.boot, MachineID: "0123456789abcdef"},
+		Host: hardware.Host{Hostname: "pi", OS: "linux", Arch: "arm64", BootID: b.boot,
+			MachineID: "0123456789abcdef"},
 		Capacity:  hardware.Capacity{CPUs: 4, Memory: 2 << 30, Ephemeral: 8 << 30, Pods: 110, Swap: b.swap},
 		Addresses: b.addresses(),
 		Devices:   b.devices,
@@ -292,7 +293,8 @@ func (d *device) wantPhase(name string, want corev1.PodPhase, reason string) cor
 	d.t.Helper()
 	st, ok := d.pod(name)
 	if !ok || st.Phase != want || st.Reason != reason {
-		d.t.Fatalf("pod %s is held=%v, phase %s, reason %q (%s); want %s, %q", name, ok, st.Phase, st.Reason, st.Message,
+		d.t.Fatalf("pod %s is held=%v, phase %s, reason %q (%s); want %s, %q", name, ok, st.Phase, st.Reason,
+			st.Message,
 			want, reason)
 	}
 	return st

@@ -99,7 +99,8 @@ func endsOnce(t *testing.T, d *device, p corev1.Pod, restart bool) {
 		runs = tick < 600 || slices.ContainsFunc(d.containers(),
 			func(c string) bool { return strings.HasPrefix(c, "old/") && strings.HasSuffix(c, "running") })
 		if st, _ := d.pod("old"); runs && plan.IsFinal(st.Phase) {
-			t.Fatalf("after %d ms the pod is %s (%s), with the containers %q", tick*100, st.Phase, st.Reason, d.containers())
+			t.Fatalf("after %d ms the pod is %s (%s), with the containers %q", tick*100, st.Phase, st.Reason,
+				d.containers())
 		}
 		if st, _ := d.pod("next"); runs && st.Phase == corev1.PodRunning {
 			t.Fatalf("after %d ms the next pod has the port, with the containers %q", tick*100, d.containers())

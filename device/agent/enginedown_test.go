@@ -27,7 +27,8 @@ func TestAStoppedEngineMakesTheNodeNotReadyAfter30Seconds(t *testing.T) {
 		}
 		time.Sleep(15 * time.Second) // the next ping fails, or the event stream ends
 		if c := ready(); c.Status != corev1.ConditionFalse || c.Reason != "ContainerEngineUnavailable" {
-			t.Fatalf("after 43 s Ready is %s, %s (%s), want False, ContainerEngineUnavailable", c.Status, c.Reason, c.Message)
+			t.Fatalf("after 43 s Ready is %s, %s (%s), want False, ContainerEngineUnavailable", c.Status, c.Reason,
+				c.Message)
 		}
 		d.wantPhase("web", corev1.PodRunning, "") // the pod's last known phase stays
 		d.fake.SetDown(false)
@@ -158,7 +159,8 @@ func TestAnEngineThatHangsMakesTheNodeNotReadyAfter40Seconds(t *testing.T) {
 			}
 			time.Sleep(11*time.Second + 100*time.Millisecond)
 			if c := ready(); c.Status != corev1.ConditionFalse || c.Reason != "ContainerEngineUnavailable" {
-				t.Errorf("after 40 s Ready is %s, %s (%s), want False, ContainerEngineUnavailable", c.Status, c.Reason, c.Message)
+				t.Errorf("after 40 s Ready is %s, %s (%s), want False, ContainerEngineUnavailable", c.Status,
+					c.Reason, c.Message)
 			}
 			h.hangs.Store(false)
 			time.Sleep(15 * time.Second)

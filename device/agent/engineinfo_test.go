@@ -65,7 +65,8 @@ func TestAnUnknownEngineIsAbsentFromTheStatus(t *testing.T) {
 	bubbleWithoutEngine(t, func(t *testing.T, d *device) {
 		time.Sleep(time.Minute)
 		st := d.agent.Status()
-		if n := st.Status.NodeInfo; n.Architecture != "" || n.ContainerRuntimeVersion != "" || n.OperatingSystem == "" ||
+		if n := st.Status.NodeInfo; n.Architecture != "" || n.ContainerRuntimeVersion != "" ||
+			n.OperatingSystem == "" ||
 			st.Registration.Labels[corev1.LabelArchStable] != "" {
 			t.Errorf("the node reports %+v, labels %v", n, st.Registration.Labels)
 		}

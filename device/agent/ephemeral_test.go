@@ -26,7 +26,8 @@ func debugged(p corev1.Pod, name, target, command string) corev1.Pod {
 func (d *device) wantEphemeral(pod, name string, want func(corev1.ContainerStatus) bool) {
 	d.t.Helper()
 	st, _ := d.pod(pod)
-	i := slices.IndexFunc(st.EphemeralContainerStatuses, func(cs corev1.ContainerStatus) bool { return cs.Name == name })
+	i := slices.IndexFunc(st.EphemeralContainerStatuses,
+		func(cs corev1.ContainerStatus) bool { return cs.Name == name })
 	if i < 0 || !want(st.EphemeralContainerStatuses[i]) {
 		d.t.Fatalf("the status of %s in %s is %+v", name, pod, st.EphemeralContainerStatuses)
 	}
@@ -163,7 +164,8 @@ func TestAnEphemeralContainerDoesNotRunAgainWithANewNetwork(t *testing.T) {
 						if looks != 1 {
 							t.Fatalf("the ephemeral container has run %d times: %q", looks, d.containers())
 						}
-						d.wantEphemeral("pair", "look", func(cs corev1.ContainerStatus) bool { return cs.State.Terminated != nil })
+						d.wantEphemeral("pair", "look",
+							func(cs corev1.ContainerStatus) bool { return cs.State.Terminated != nil })
 						if st := d.wantPhase("pair", corev1.PodRunning, ""); !ready(&st) || len(d.containers()) > 9 {
 							t.Fatalf("the pod is %+v with the containers %q", st.Conditions, d.containers())
 						}

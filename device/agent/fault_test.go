@@ -112,7 +112,8 @@ func killedAt(t *testing.T, n int, after bool) (reached bool) {
 		}
 	}
 	keep, gone := makePod("keep", "wait", "wait"), makePod("gone", "wait", "wait")
-	keep.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage, Args: []string{"exit", "0"}}}
+	keep.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage,
+		Args: []string{"exit", "0"}}}
 	d.desire(1, keep, gone)
 	time.Sleep(10 * time.Second)
 	revive()

@@ -170,7 +170,8 @@ func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 				time.Sleep(time.Minute)
 				if cond := d.stateStored(); cond.Status != corev1.ConditionTrue ||
 					!slices.Equal(d.running(), []string{"first", "second"}) {
-					t.Errorf("on the repaired disk the pods %q run, StateStored is %s: %s", d.running(), cond.Status, cond.Message)
+					t.Errorf("on the repaired disk the pods %q run, StateStored is %s: %s", d.running(), cond.Status,
+						cond.Message)
 				}
 				d.end()
 			})
@@ -280,7 +281,8 @@ func TestWithoutADesiredStateEndedContainersAreStarted(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.wantContainers("crashed/c0#0 exited", "job/c0#0 exited", "one/c0#0 running", "pair/POD#0 running",
 			"pair/c0#0 running", "pair/c1#0 running", "pair/init#0 exited")
-		if c := d.stateStored(); c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, "waits for the hub") {
+		if c := d.stateStored(); c.Status != corev1.ConditionFalse ||
+			!strings.Contains(c.Message, "waits for the hub") {
 			t.Errorf("StateStored is %s: %s", c.Status, c.Message)
 		}
 		d.fake.Record()

@@ -21,7 +21,8 @@ func TestAStatusHasTheObservedGeneration(t *testing.T) {
 			}
 			for _, c := range st.Conditions {
 				if c.ObservedGeneration != generation {
-					t.Errorf("generation %d: condition %s has the observed generation %d", generation, c.Type, c.ObservedGeneration)
+					t.Errorf("generation %d: condition %s has the observed generation %d", generation, c.Type,
+						c.ObservedGeneration)
 				}
 			}
 		}

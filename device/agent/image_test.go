@@ -185,7 +185,8 @@ func TestSignedImages(t *testing.T) {
 			}
 		}},
 		{"a tag that moves to a signed image is pulled with Always but not with IfNotPresent", func(t *testing.T) {
-			for pull, want := range map[corev1.PullPolicy]string{corev1.PullAlways: second, corev1.PullIfNotPresent: first} {
+			for pull, want := range map[corev1.PullPolicy]string{corev1.PullAlways: second,
+				corev1.PullIfNotPresent: first} {
 				d, n, pod := setUp(t, pull, "wait")
 				d.start()
 				d.desire(1, pod)
@@ -297,7 +298,8 @@ func TestAPullTriesTheNextCredentials(t *testing.T) {
 		pod.Spec.Containers[0].Image = image
 		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "one"}, {Name: "two"}}
 		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{pod},
-			Secrets: []corev1.Secret{pullSecret("one", "reg.test/team", "a"), pullSecret("two", "reg.test", "b")}}); err != nil {
+			Secrets: []corev1.Secret{pullSecret("one", "reg.test/team", "a"),
+				pullSecret("two", "reg.test", "b")}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)

@@ -104,7 +104,8 @@ func TestACopyIsRemovedWithItsLastContainer(t *testing.T) {
 		d.start()
 		always := func(p *corev1.Pod) { p.Spec.Volumes[0].Image.PullPolicy = corev1.PullAlways }
 		move := func(to string) {
-			d.fake.OfferImage("model:1", enginetest.Offer{ID: "sha256:" + strings.Repeat(to, 64), Size: 5000, Tree: modelTree,
+			d.fake.OfferImage("model:1", enginetest.Offer{ID: "sha256:" + strings.Repeat(to, 64), Size: 5000,
+				Tree:  modelTree,
 				Delay: time.Second})
 		}
 		restart := func(pod string, want int, which string) {

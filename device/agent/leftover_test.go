@@ -89,7 +89,8 @@ func TestRealKilledAgent(t *testing.T) {
 		for _, c := range d.list() {
 			if c.Labels[plan.LabelContainer] == "c0" {
 				go func() {
-					_, _ = d.eng.Exec(t.Context(), c.ID, strings.Fields("/tool print "+others+" then wait"), engine.Streams{})
+					_, _ = d.eng.Exec(t.Context(), c.ID, strings.Fields("/tool print "+others+" then wait"),
+						engine.Streams{})
 				}()
 			}
 		}

@@ -191,7 +191,8 @@ func TestACrashLoopBacksOff(t *testing.T) {
 		if w == nil || w.Reason != "CrashLoopBackOff" {
 			t.Errorf("the container waits with %v, want CrashLoopBackOff", w)
 		}
-		if l := st.ContainerStatuses[0].LastTerminationState.Terminated; l == nil || l.ExitCode != 3 || l.Reason != "Error" {
+		if l := st.ContainerStatuses[0].LastTerminationState.Terminated; l == nil || l.ExitCode != 3 ||
+			l.Reason != "Error" {
 			t.Errorf("last state %v, want exit code 3, Error", l)
 		}
 	})
@@ -254,7 +255,8 @@ func TestARestartOfTheAgentRestartsNothing(t *testing.T) {
 func TestAfterARebootWithoutTheHubAllPodsRunAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		one, two := makePod("one", "wait"), makePod("two", "wait", "wait")
-		two.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage, Args: []string{"exit", "0"}}}
+		two.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage,
+			Args: []string{"exit", "0"}}}
 		d.desire(7, one, two)
 		time.Sleep(5 * time.Second)
 		d.end()
@@ -266,7 +268,8 @@ func TestAfterARebootWithoutTheHubAllPodsRunAgain(t *testing.T) {
 		st := d.wantPhase("two", corev1.PodRunning, "")
 		for _, c := range st.ContainerStatuses {
 			if !c.Ready || c.RestartCount != 1 {
-				t.Errorf("container %s is ready=%v after %d restarts, want ready after 1", c.Name, c.Ready, c.RestartCount)
+				t.Errorf("container %s is ready=%v after %d restarts, want ready after 1", c.Name, c.Ready,
+					c.RestartCount)
 			}
 		}
 		if g := d.agent.StoredGeneration(); g != 7 {
@@ -318,8 +321,9 @@ func TestContainersOfOthersAreLeftAlone(t *testing.T) {
 			{plan.LabelAgent: "pi-1", plan.LabelStateDir: "another", plan.LabelPodUID: "u2"},
 		} {
 			id, err := d.fake.Create(context.Background(),
-				engine.Spec{Name: fmt.Sprint("other", len(l), l[plan.LabelAgent]), Image: enginetest.ToolImage, Labels: l,
-					Args: []string{"wait"}})
+				engine.Spec{Name: fmt.Sprint("other", len(l), l[plan.LabelAgent]), Image: enginetest.ToolImage,
+					Labels: l,
+					Args:   []string{"wait"}})
 			if err == nil {
 				err = d.fake.Start(context.Background(), id)
 			}

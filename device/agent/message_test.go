@@ -33,7 +33,8 @@ func (d *device) offerMessageApp(t *testing.T) {
 				}
 			}
 		}
-		return enginetest.Play{Exits: true, ExitAfter: time.Second, ExitCode: 1, Lines: []enginetest.Line{{Text: s.Args[2]}}}
+		return enginetest.Play{Exits: true, ExitAfter: time.Second, ExitCode: 1,
+			Lines: []enginetest.Line{{Text: s.Args[2]}}}
 	})
 }
 
@@ -136,7 +137,8 @@ func TestALinkInPlaceOfTheMessageFileIsNotFollowed(t *testing.T) {
 	if message := d.readMessage(at, 0); message != "" {
 		t.Errorf("the message is %q, want none", message)
 	}
-	if _, err := d.makeMessageFile(plan.Step{Place: at, Spec: &corev1.Container{}}); err != nil { // a new file replaces it
+	// a new file replaces it
+	if _, err := d.makeMessageFile(plan.Step{Place: at, Spec: &corev1.Container{}}); err != nil {
 		t.Error(err)
 	}
 	if b, _ := os.ReadFile(secret); string(b) != "secret" {

@@ -34,7 +34,8 @@ func TestAPodWhoseVolumeCannotBeMadePullsNothing(t *testing.T) {
 					p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}}
 					p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 					want := wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{p},
-						Volumes: []wire.Volume{{UID: types.UID(dataUID), Namespace: "default", Claim: "data", Made: true}}}
+						Volumes: []wire.Volume{{UID: types.UID(dataUID), Namespace: "default", Claim: "data",
+							Made: true}}}
 					if err := d.agent.Store(want); err != nil {
 						t.Fatal(err)
 					}

@@ -25,7 +25,8 @@ import (
 // desireBlock stores a desired state with the given pods for a node with a block of addresses.
 func (d *device) desireBlock(generation int64, block string, pods ...corev1.Pod) {
 	d.t.Helper()
-	if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", PodCIDR: block, Pods: pods}); err != nil {
+	if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", PodCIDR: block,
+		Pods: pods}); err != nil {
 		d.t.Fatal(err)
 	}
 	time.Sleep(2 * time.Second)
@@ -229,7 +230,8 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()
 		n := time.Now().UnixNano()
-		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18 + byte(n>>20&1), byte(n >> 12), byte(n>>4) &^ 15}), 28)
+		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18 + byte(n>>20&1), byte(n >> 12),
+			byte(n>>4) &^ 15}), 28)
 		pod := func(name string, commands ...string) corev1.Pod {
 			p := makePod(name, commands...)
 			p.UID = types.UID("uid-" + name + d.node)
@@ -238,14 +240,17 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 		}
 		web, caller := pod("web", "serve :8080"), pod("pair", "serve :8080", "wait")
 		port := freePort(t)
-		web.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8080, HostPort: port, HostIP: "127.0.0.1"}}
+		web.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8080, HostPort: port,
+			HostIP: "127.0.0.1"}}
 		for _, p := range []*corev1.Pod{&web, &caller} {
 			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 1,
-				ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
+				ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/",
+					Port: intstr.FromInt32(8080)}}}
 		}
 		store := func(generation int64, block string, pods ...corev1.Pod) {
 			t.Helper()
-			if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "h", PodCIDR: block, Pods: pods}); err != nil {
+			if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "h", PodCIDR: block,
+				Pods: pods}); err != nil {
 				t.Fatal(err)
 			}
 		}

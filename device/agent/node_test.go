@@ -88,7 +88,8 @@ func TestAnIdleDeviceSendsNothing(t *testing.T) {
 func TestAStatusHasTheFiftyBiggestImages(t *testing.T) {
 	var all []engine.Image
 	for i := range 60 {
-		all = append(all, engine.Image{ID: fmt.Sprint("id", i), Tags: []string{fmt.Sprint("image:", i)}, Size: int64(i)})
+		all = append(all, engine.Image{ID: fmt.Sprint("id", i), Tags: []string{fmt.Sprint("image:", i)},
+			Size: int64(i)})
 	}
 	got := imagesOf(all)
 	if len(got) != 50 || got[0].SizeBytes != 59 || got[49].SizeBytes != 10 {

@@ -31,7 +31,8 @@ func TestAPausedContainerIsNotReady(t *testing.T) {
 					st := d.wantPhase("web", corev1.PodRunning, "")
 					c := condition(st, corev1.PodReady)
 					if st.ContainerStatuses[0].Ready != want || (c.Status == corev1.ConditionTrue) != want {
-						t.Fatalf("the container's status is %+v, the pod's %+v; want ready %v", st.ContainerStatuses[0], c, want)
+						t.Fatalf("the container's status is %+v, the pod's %+v; want ready %v",
+							st.ContainerStatuses[0], c, want)
 					}
 					return c
 				}

@@ -71,7 +71,8 @@ func TestPodsGetThePeripheralsOfTheBoardProfile(t *testing.T) {
 		})
 		d.start()
 		profile := &fleet.BoardProfile{}
-		profile.Spec.Peripherals = []fleet.Peripheral{{Name: "env", Type: fleet.PeripheralI2C, Bus: &one, Address: 0x76}}
+		profile.Spec.Peripherals = []fleet.Peripheral{{Name: "env", Type: fleet.PeripheralI2C, Bus: &one,
+			Address: 0x76}}
 		desire := func(generation int64, pods ...corev1.Pod) {
 			t.Helper()
 			if err := d.agent.Store(wire.Desired{Generation: generation, Hub: "hub-1", Pods: pods,

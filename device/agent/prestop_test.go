@@ -62,13 +62,15 @@ func TestAFailedProbeOfAPodWithoutAGracePeriodSkipsThePreStopHook(t *testing.T) 
 		y := d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
-		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1,
-			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
+		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60,
+			FailureThreshold: 1,
+			ProbeHandler:     corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
 		d.fake.Record()
 		d.desire(1, p)
 		time.Sleep(8 * time.Second)
 		y.want(t, "0s start c0/0", "5s alive in c0", "5s start c0/0")
-		if calls := strings.Join(d.fake.Calls(), "; "); !strings.Contains(calls, "Stop") || !strings.Contains(calls, " 2s") {
+		if calls := strings.Join(d.fake.Calls(), "; "); !strings.Contains(calls, "Stop") ||
+			!strings.Contains(calls, " 2s") {
 			t.Errorf("the calls are %s, want a stop within 2s", calls)
 		}
 	})
@@ -117,8 +119,9 @@ func TestALivenessFailureRunsThePreStopHook(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
-		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1,
-			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
+		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60,
+			FailureThreshold: 1,
+			ProbeHandler:     corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
 		d.desire(1, p)
 		time.Sleep(8 * time.Second)
 		y.want(t, "0s start c0/0", "5s alive in c0", "5s bye in c0", "5s start c0/0")

@@ -46,7 +46,8 @@ func TestAFailedLivenessProbeRestartsTheContainer(t *testing.T) {
 		d.desire(1, p)
 		time.Sleep(34 * time.Second) // checks at 5, 15, 25 (fails), 35 (fails)
 		if st := d.wantPhase("app", corev1.PodRunning, ""); st.ContainerStatuses[0].RestartCount != 0 {
-			t.Fatalf("the container was restarted %d times before the second failure", st.ContainerStatuses[0].RestartCount)
+			t.Fatalf("the container was restarted %d times before the second failure",
+				st.ContainerStatuses[0].RestartCount)
 		}
 		time.Sleep(3 * time.Second)
 		st := d.wantPhase("app", corev1.PodRunning, "")
@@ -196,7 +197,8 @@ func TestAProbeThatCannotRunIsNotAFailure(t *testing.T) {
 				}
 				p := makePod("app", "")
 				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
-				p.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: c.probe, PeriodSeconds: 5, FailureThreshold: 1}
+				p.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: c.probe, PeriodSeconds: 5,
+					FailureThreshold: 1}
 				d.desire(1, p)
 				time.Sleep(time.Minute)
 				st := d.wantPhase("app", corev1.PodRunning, "")
@@ -269,7 +271,8 @@ func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 					t.Errorf("the container was restarted %d times", n)
 				}
 				messages := d.messagesOf("Unhealthy")
-				if (len(messages) > 0) != (c.fails != "") || len(messages) > 0 && !strings.Contains(messages[0], c.fails) {
+				if (len(messages) > 0) != (c.fails != "") ||
+					len(messages) > 0 && !strings.Contains(messages[0], c.fails) {
 					t.Errorf("the messages are %q", messages)
 				}
 				d.end()
@@ -317,8 +320,10 @@ func TestProbeResultsSurviveARestartOfTheAgent(t *testing.T) {
 				want := func(when string, yes bool) {
 					t.Helper()
 					st := d.wantPhase("app", corev1.PodRunning, "")
-					if s := st.ContainerStatuses[0]; ready(&st) != yes || s.Ready != yes || !*s.Started || s.RestartCount != 0 {
-						t.Errorf("%s: ready %v, started %v, restarts %d; want ready %v", when, s.Ready, *s.Started, s.RestartCount, yes)
+					if s := st.ContainerStatuses[0]; ready(&st) != yes || s.Ready != yes || !*s.Started ||
+						s.RestartCount != 0 {
+						t.Errorf("%s: ready %v, started %v, restarts %d; want ready %v", when, s.Ready, *s.Started,
+							s.RestartCount, yes)
 					}
 				}
 				restart := func() {

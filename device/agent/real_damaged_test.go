@@ -62,7 +62,8 @@ func TestRealEngineADamagedImageIsPulledAgain(t *testing.T) {
 		pod.UID = types.UID("uid-web-" + d.node)
 		pod.Spec.TerminationGracePeriodSeconds = new(int64)
 		for i := range pod.Spec.Containers {
-			pod.Spec.Containers[i].Image, pod.Spec.Containers[i].ImagePullPolicy, pod.Spec.Containers[i].Args = tag.String(),
+			pod.Spec.Containers[i].Image, pod.Spec.Containers[i].ImagePullPolicy,
+				pod.Spec.Containers[i].Args = tag.String(),
 				corev1.PullIfNotPresent, nil
 		}
 		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{pod}}))

@@ -124,7 +124,8 @@ func TestRealEngineGivesDevices(t *testing.T) {
 			{"one", "id", fmt.Sprint(group), 0}, {"one", "exists /dev/gpiochip1", "", 1}, {"two", "exists /dev/gpiochip0", "", 1},
 			{"without-device", "exists /dev/gpiochip0", "", 1},
 		} {
-			if got, code := d.exec(c.pod, strings.Fields(c.command)...); code != c.code || !strings.Contains(got, c.want) {
+			if got, code := d.exec(c.pod, strings.Fields(c.command)...); code != c.code ||
+				!strings.Contains(got, c.want) {
 				t.Errorf("%s: %s: %q, exit code %d; want %q, %d", c.pod, c.command, got, code, c.want, c.code)
 			}
 		}

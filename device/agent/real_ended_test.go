@@ -62,7 +62,8 @@ func TestRealEngineRunsInitContainersAgainInANewSandbox(t *testing.T) {
 		p.UID = types.UID("uid-again-" + d.node)
 		grace := int64(1)
 		p.Spec.TerminationGracePeriodSeconds = &grace
-		p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage, Args: []string{"exit", "0"}}}
+		p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage,
+			Args: []string{"exit", "0"}}}
 		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p}}); err != nil {
 			t.Fatal(err)
 		}

@@ -84,8 +84,12 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 				return ready(st) && st.ContainerStatuses[0].RestartCount == restarts
 			})
 		}
-		d.await("the ephemeral container has ended with its target", func() bool { return state("two", 0).Terminated != nil })
+		d.await("the ephemeral container has ended with its target",
+			func() bool { return state("two", 0).Terminated != nil })
 		store(3, deletedPod(one, 5), deletedPod(two, 5))
-		d.await("the pods are gone", func() bool { return d.pod("one") == nil && d.pod("two") == nil && len(d.list()) == 0 })
+		d.await("the pods are gone", func() bool {
+			return d.pod("one") == nil && d.pod("two") == nil &&
+				len(d.list()) == 0
+		})
 	})
 }

@@ -59,7 +59,8 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 		host.Spec.HostNetwork, host.Spec.HostAliases = true, aliased.Spec.HostAliases
 		none := makePod("none", "cat /etc/resolv.conf then wait", "cat /etc/resolv.conf then wait")
 		none.Spec.DNSPolicy = corev1.DNSNone
-		none.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.53"}, Searches: []string{"fleet.test"}}
+		none.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.53"},
+			Searches: []string{"fleet.test"}}
 		one := *none.DeepCopy()
 		one.Name, one.Spec.Containers = "one", one.Spec.Containers[:1]
 		pods := []corev1.Pod{p, aliased, host, none, one}
@@ -74,7 +75,8 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 		output := func(pod, container string) string {
 			out := probe.Limited{Max: 1 << 16}
 			for _, c := range d.list() {
-				if c.Labels[plan.LabelPodName] == pod && c.Labels[plan.LabelContainer] == container && c.State == engine.Running {
+				if c.Labels[plan.LabelPodName] == pod && c.Labels[plan.LabelContainer] == container &&
+					c.State == engine.Running {
 					must(t, d.eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, &out))
 				}
 			}

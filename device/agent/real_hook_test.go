@@ -41,7 +41,8 @@ func TestRealEngineRunsHooks(t *testing.T) {
 		if !there("started") {
 			t.Error("the pod was ready before the end of its postStart hook")
 		}
-		if err := d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{deletedPod(p, 60)}}); err != nil {
+		if err := d.agent.Store(wire.Desired{Generation: 2, Hub: "h",
+			Pods: []corev1.Pod{deletedPod(p, 60)}}); err != nil {
 			t.Fatal(err)
 		}
 		d.await("the pod is gone", func() bool { return d.pod("hooks") == nil })

@@ -38,7 +38,8 @@ func TestRealEngineMountsImages(t *testing.T) {
 				VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: enginetest.ToolImage,
 					PullPolicy: corev1.PullNever}}}}
 			p.Spec.Containers = []corev1.Container{{Name: "c", Image: enginetest.ToolImage, Args: args,
-				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "v", MountPath: "/sub", SubPath: "etc"},
+				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"},
+					{Name: "v", MountPath: "/sub", SubPath: "etc"},
 					{Name: "v", MountPath: "/one", SubPath: "etc/group"}}}}
 			return p
 		}
@@ -67,7 +68,8 @@ func TestRealEngineMountsImages(t *testing.T) {
 		d.start()
 
 		must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{
-			pod("reader", "ls", "/v", "then", "cat", "/v/etc/group", "then", "cat", "/sub/group", "then", "cat", "/one"),
+			pod("reader", "ls", "/v", "then", "cat", "/v/etc/group", "then", "cat", "/sub/group", "then", "cat",
+				"/one"),
 			pod("runner", "wait")}}))
 		ended("reader", corev1.PodSucceeded)
 		group := "root:x:0:\napp:x:1000:\n"

@@ -18,7 +18,8 @@ func TestRealEngineShowsTerminationMessages(t *testing.T) {
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
 		defer func() { d.end() }()
-		p := makePod("last", "write /dev/termination-log bye", "write /dev/termination-log somebody", "cat /no-such-file",
+		p := makePod("last", "write /dev/termination-log bye", "write /dev/termination-log somebody",
+			"cat /no-such-file",
 			"write /else/where there")
 		p.UID = types.UID("uid-last-" + d.node)
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever

@@ -26,9 +26,11 @@ func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 			p.Spec.TerminationGracePeriodSeconds = new(int64)
 			p.Spec.RestartPolicy = corev1.RestartPolicyNever
 			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data", ReadOnly: readOnly}}}}
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data",
+					ReadOnly: readOnly}}}}
 			p.Spec.Containers = []corev1.Container{{Name: "c", Image: enginetest.ToolImage, Args: args,
-				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "v", MountPath: "/sub", SubPath: "sub"}}}}
+				VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"},
+					{Name: "v", MountPath: "/sub", SubPath: "sub"}}}}
 			return p
 		}
 		generation := int64(0)

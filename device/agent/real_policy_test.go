@@ -124,7 +124,8 @@ func bomb(t *testing.T, d *realDevice, pid, limit int) {
 	}
 	// The limit stops forks, but not processes that the engine adds from outside.
 	if !failed || most > limit+30 || most < 16 {
-		t.Errorf("the command failed: %v, with %d threads at most; want it to fail, and %d threads or fewer", failed, most,
+		t.Errorf("the command failed: %v, with %d threads at most; want it to fail, and %d threads or fewer",
+			failed, most,
 			limit+30)
 	}
 	if st := d.pod("bomb"); !ready(st) {
@@ -189,7 +190,8 @@ func TestRealEngineRunsTheSignedImage(t *testing.T) {
 		handler := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			handler.ServeHTTP(w, r)
-			if strings.HasSuffix(r.URL.Path, ".sig") && r.Method == http.MethodGet && moved.CompareAndSwap(false, true) {
+			if strings.HasSuffix(r.URL.Path, ".sig") && r.Method == http.MethodGet &&
+				moved.CompareAndSwap(false, true) {
 				move() // the agent has read the signature: move the tag now
 			}
 		}))
@@ -237,7 +239,8 @@ func TestRealEngineRunsTheSignedImage(t *testing.T) {
 		pod := makePod("web", "")
 		pod.UID = k8stypes.UID("uid-web-" + d.node)
 		pod.Spec.TerminationGracePeriodSeconds = new(int64)
-		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy, pod.Spec.Containers[0].Args = tag.String(),
+		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy,
+			pod.Spec.Containers[0].Args = tag.String(),
 			corev1.PullIfNotPresent, nil
 		d.desire(1, pod)
 		d.await("the signed image runs", func() bool { return ready(d.pod("web")) })

@@ -57,7 +57,8 @@ func TestRealEngineResizesAPod(t *testing.T) {
 			t.Helper()
 			st := d.pod("sized").ContainerStatuses
 			if st[0].RestartCount != first || st[1].RestartCount != second {
-				t.Errorf("the containers were restarted %d and %d times, want %d and %d", st[0].RestartCount, st[1].RestartCount,
+				t.Errorf("the containers were restarted %d and %d times, want %d and %d", st[0].RestartCount,
+					st[1].RestartCount,
 					first, second)
 			}
 		}

@@ -34,7 +34,11 @@ func TestRealEngineEvictsPodsOverTheirStorageLimit(t *testing.T) {
 		}
 		for name, want := range map[string]string{"fills": `Usage of EmptyDir volume "data" exceeds the limit "64Ki". `,
 			"grows": "Pod ephemeral local storage usage exceeds the total limit of containers 64Ki. "} {
-			d.await(name+" is evicted", func() bool { st := d.pod(name); return st != nil && st.Phase == corev1.PodFailed })
+			d.await(name+" is evicted", func() bool {
+				st := d.pod(name)
+				return st != nil &&
+					st.Phase == corev1.PodFailed
+			})
 			if st := d.pod(name); st.Reason != "Evicted" || st.Message != want {
 				t.Errorf("%s: %s: %q", name, st.Reason, st.Message)
 			}

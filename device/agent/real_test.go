@@ -241,14 +241,16 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 		c := &p.Spec.Containers[0]
 		c.VolumeMounts = mounts
 		c.Ports = []corev1.ContainerPort{{ContainerPort: 8080, HostPort: freePort(t), HostIP: "127.0.0.1"}}
-		c.Env = []corev1.EnvVar{{Name: "COLOUR", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}, Key: "colour"}}}}
+		c.Env = []corev1.EnvVar{{Name: "COLOUR",
+			ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}, Key: "colour"}}}}
 		c.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi"),
 			corev1.ResourceCPU: resource.MustParse("500m")}
 		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1,
 			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
 		// On a busy machine Podman needs more than the default second for a command.
 		c.LivenessProbe = &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 30,
-			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "exists", "/data/x", "then",
+			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "exists",
+				"/data/x", "then",
 				"exists", "/conf/colour"}}}}
 		conf := func(colour string) []corev1.ConfigMap {
 			return []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"},
@@ -276,7 +278,8 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 			t.Fatal(err)
 		}
 		file := filepath.Join(d.dir, "volatile", "pods", string(p.UID), "conf", "colour")
-		d.await("the file has the new value green", func() bool { b, _ := os.ReadFile(file); return string(b) == "green" })
+		d.await("the file has the new value green",
+			func() bool { b, _ := os.ReadFile(file); return string(b) == "green" })
 		var web string
 		for _, x := range d.list() {
 			if x.Labels[plan.LabelContainer] == "c0" {

@@ -133,7 +133,8 @@ func unitFilter(unit []byte) ([]unix.SockFilter, error) {
 		}
 		body = append(body, unix.SockFilter{Code: equal, K: known[name], Jt: uint8(len(families) - i)})
 	}
-	of(unix.SYS_SOCKET, append(body, unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EAFNOSUPPORT)})...)
+	of(unix.SYS_SOCKET, append(body, unix.SockFilter{Code: ret,
+		K: unix.SECCOMP_RET_ERRNO | uint32(unix.EAFNOSUPPORT)})...)
 
 	others := uint32(unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID)
 	for _, nr := range []uint32{unix.SYS_UNSHARE, unix.SYS_CLONE} {

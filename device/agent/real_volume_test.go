@@ -92,7 +92,8 @@ func TestRealEngineMountsOnlyCheckedPaths(t *testing.T) {
 				for i := range victims {
 					p.Spec.Containers = append(p.Spec.Containers, corev1.Container{
 						Name: fmt.Sprintf("victim%d", i), Image: enginetest.ToolImage,
-						Args:         []string{"write", fmt.Sprintf("/m/by%d", i), "x", "then", "ls", "/m", "then", "wait"},
+						Args: []string{"write", fmt.Sprintf("/m/by%d", i), "x", "then", "ls", "/m", "then",
+							"wait"},
 						VolumeMounts: []corev1.VolumeMount{{Name: name, MountPath: "/m", SubPath: c.sub}},
 					})
 				}
@@ -134,7 +135,8 @@ func TestRealEngineSecretsArePrivate(t *testing.T) {
 		}
 		p := makePod("private", "wait")
 		p.UID = types.UID("uid-private-" + d.node)
-		p.Spec.Volumes = []corev1.Volume{secretVolume("s"), emptyDir("m", corev1.StorageMediumMemory), emptyDir("v", "")}
+		p.Spec.Volumes = []corev1.Volume{secretVolume("s"), emptyDir("m", corev1.StorageMediumMemory),
+			emptyDir("v", "")}
 		for _, v := range p.Spec.Volumes {
 			p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
 				corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
@@ -146,10 +148,12 @@ func TestRealEngineSecretsArePrivate(t *testing.T) {
 		p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user, FSGroup: &user}
 		p.Spec.Volumes[1].EmptyDir.SizeLimit = &size
 		c := &p.Spec.Containers[0]
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "v", MountPath: "/sub", SubPath: "made/for/it"},
+		c.VolumeMounts = append(c.VolumeMounts,
+			corev1.VolumeMount{Name: "v", MountPath: "/sub", SubPath: "made/for/it"},
 			corev1.VolumeMount{Name: "s", MountPath: "/file", SubPath: "key"})
 		c.Args = strings.Fields("cat /s/key /file then print then write /m/x y then write /sub/x y then wait")
-		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p}, Secrets: secrets}); err != nil {
+		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p},
+			Secrets: secrets}); err != nil {
 			t.Fatal(err)
 		}
 		d.await("the pod is ready", func() bool { return ready(d.pod("private")) })

@@ -130,7 +130,8 @@ func TestUnderDiskPressureUnneededImagesAreRemovedFirst(t *testing.T) {
 // network it cannot be pulled again.
 func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 	const repository = "registry.example.org/"
-	model, web, old := repository+"model@"+digestOf("b"), repository+"web@"+digestOf("b"), repository+"old@"+digestOf("b")
+	model, web, old := repository+"model@"+digestOf("b"), repository+"web@"+digestOf("b"),
+		repository+"old@"+digestOf("b")
 	for name, tag := range map[string]string{"the pod names the digest": "@" + digestOf("b"),
 		"the signature was verified": ":1"} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +152,8 @@ func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 				d.fake.OfferImage(web, enginetest.Offer{Program: toolOrPause})
 				d.fake.OfferImage(old, enginetest.Offer{Size: 1 << 30, Program: toolOrPause})
 				needs := imagePod("needs", func(p *corev1.Pod) {
-					p.Spec.Volumes[0].Image.Reference, p.Spec.Containers[0].Image = repository+"model"+tag, repository+"web"+tag
+					p.Spec.Volumes[0].Image.Reference, p.Spec.Containers[0].Image = repository+"model"+tag,
+						repository+"web"+tag
 				})
 				ended := makePod("ended", "exit 0")
 				ended.Spec.Containers[0].Image = repository + "old" + tag
@@ -272,7 +274,10 @@ func TestALastingShortageIsReportedOnceAnHour(t *testing.T) {
 func TestUnderDiskPressureTheLargestPodIsEvicted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for image, written := range map[string]int64{"much": 30 << 20, "little": 1 << 10} {
-			d.fake.AddImage(image, 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{Written: written} })
+			d.fake.AddImage(image, 1, func(engine.Spec,
+				int) enginetest.Play {
+				return enginetest.Play{Written: written}
+			})
 		}
 		var pods []corev1.Pod
 		for i, image := range []string{"little", "much", "little", "little"} {

@@ -85,7 +85,8 @@ func TestAContainerRestartsWithFilesWhoseSourceIsGone(t *testing.T) {
 				p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 				p.Spec.Containers[1].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v/a", SubPath: "a"}}
 				late := makePod("late", "wait")
-				late.Spec.Volumes, late.Spec.Containers[0].VolumeMounts = p.Spec.Volumes, p.Spec.Containers[0].VolumeMounts
+				late.Spec.Volumes, late.Spec.Containers[0].VolumeMounts = p.Spec.Volumes,
+					p.Spec.Containers[0].VolumeMounts
 				desire := func(generation int64, data map[string][]byte, pods ...corev1.Pod) {
 					want := wire.Desired{Generation: generation, Hub: "hub-1", Pods: pods}
 					if data != nil {
@@ -103,7 +104,8 @@ func TestAContainerRestartsWithFilesWhoseSourceIsGone(t *testing.T) {
 					time.Sleep(30 * time.Second)
 					for _, cs := range d.wantPhase("app", corev1.PodRunning, "").ContainerStatuses {
 						if cs.RestartCount != want || cs.State.Running == nil {
-							t.Errorf("%s: container %s is %+v, restarted %d times", after, cs.Name, cs.State, cs.RestartCount)
+							t.Errorf("%s: container %s is %+v, restarted %d times", after, cs.Name, cs.State,
+								cs.RestartCount)
 						}
 					}
 					file := filepath.Join(d.agent.disk.Dir(&p.Spec.Volumes[0], p.UID), "a")
@@ -134,7 +136,8 @@ func TestAContainerRestartsWithFilesWhoseSourceIsGone(t *testing.T) {
 				d.start()
 				restarted("after a crash without an agent", 2)
 				d.wantPhase("late", corev1.PodPending, "")
-				desire(3, map[string][]byte{"b": []byte("2")}, p, late) // the new version lacks a key that one container needs
+				// the new version lacks a key that one container needs
+				desire(3, map[string][]byte{"b": []byte("2")}, p, late)
 				time.Sleep(time.Minute)
 				d.wantPhase("late", corev1.PodRunning, "")
 			})

@@ -43,7 +43,8 @@ func shown(st corev1.PodStatus) string {
 	c := st.ContainerStatuses[0]
 	text := fmt.Sprintf("#%d granted %s %s has %s/%s %s/%s", c.RestartCount, c.AllocatedResources.Cpu(),
 		c.AllocatedResources.Memory(),
-		c.Resources.Requests.Cpu(), c.Resources.Limits.Cpu(), c.Resources.Requests.Memory(), c.Resources.Limits.Memory())
+		c.Resources.Requests.Cpu(), c.Resources.Limits.Cpu(), c.Resources.Requests.Memory(),
+		c.Resources.Limits.Memory())
 	for _, c := range st.Conditions {
 		if c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
 			text += strings.TrimRight(fmt.Sprintf(" %s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message), ": ")
@@ -84,7 +85,8 @@ func TestARunningContainerIsResized(t *testing.T) {
 				if calls := d.fake.Calls(); len(calls) != 1 || !strings.HasPrefix(calls[0], "Update flotilla_c0_p_") {
 					t.Errorf("the engine was called %q", calls)
 				}
-				if got := d.reasons(); !slices.Contains(got, "ResizeStarted") || !slices.Contains(got, "ResizeCompleted") {
+				if got := d.reasons(); !slices.Contains(got, "ResizeStarted") ||
+					!slices.Contains(got, "ResizeCompleted") {
 					t.Errorf("the events are %q", got)
 				}
 				// Podman reports the old limits to a restarted agent, so the agent repeats the
@@ -138,7 +140,8 @@ func TestAResizePolicyRestartsItsContainer(t *testing.T) {
 // resize is granted once it fits.
 func TestAResizeWaitsForRoom(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		p, q := withResources(makePod("p", "wait"), 0, "1/- 100Mi/-"), withResources(makePod("q", "wait"), 0, "2/- 100Mi/-")
+		p, q := withResources(makePod("p", "wait"), 0, "1/- 100Mi/-"),
+			withResources(makePod("q", "wait"), 0, "2/- 100Mi/-")
 		d.desire(1, p, q)
 		d.wantShown("p", "#0 granted 1 100Mi has 1/0 100Mi/0")
 		big := withResources(p, 0, "3/- 100Mi/-")

@@ -39,7 +39,8 @@ func TestARestartCountNeverDecreases(t *testing.T) {
 					st := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses
 					for k := range st {
 						if st[k].RestartCount < was[k].RestartCount {
-							t.Fatalf("round %d: the restart count of %s changes from %d to %d", i, st[k].Name, was[k].RestartCount,
+							t.Fatalf("round %d: the restart count of %s changes from %d to %d", i, st[k].Name,
+								was[k].RestartCount,
 								st[k].RestartCount)
 						}
 					}

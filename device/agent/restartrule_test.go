@@ -49,7 +49,8 @@ func TestAContainersRestartPolicyAndRules(t *testing.T) {
 		{pod: corev1.RestartPolicyNever, own: never, rules: []corev1.ContainerRestartRule{in(1)}, exit: 1, asInit: true, restarted: true, phase: corev1.PodPending},
 		{pod: corev1.RestartPolicyNever, own: never, rules: []corev1.ContainerRestartRule{in(1)}, exit: 2, asInit: true, phase: corev1.PodFailed},
 	} {
-		t.Run(fmt.Sprintf("pod policy %s, container policy %s, %d rules, exit code %d, init %v", c.pod, c.own, len(c.rules), c.exit, c.asInit),
+		t.Run(fmt.Sprintf("pod policy %s, container policy %s, %d rules, exit code %d, init %v", c.pod, c.own,
+			len(c.rules), c.exit, c.asInit),
 			func(t *testing.T) {
 				bubble(t, func(t *testing.T, d *device) {
 					p := makePod("job", fmt.Sprintf("exit %d", c.exit))

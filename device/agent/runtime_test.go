@@ -42,7 +42,8 @@ func TestRuntimeOf(t *testing.T) {
 				pod.Annotations = map[string]string{fleet.RuntimeHandlerAnnotation: c.handler}
 			}
 			got, err := runtimeOf(strings.Fields(c.allowed), c.info, pod)
-			if got != c.want || (err == nil) != (c.refused == "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+			if got != c.want || (err == nil) != (c.refused == "") ||
+				err != nil && !strings.Contains(err.Error(), c.refused) {
 				t.Errorf("%q, %v", got, err)
 			}
 		})

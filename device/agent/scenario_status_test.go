@@ -225,7 +225,8 @@ func TestScenarioAdmission(t *testing.T) {
 			running := requestingPod("running", "3", "1Gi")
 			d.desire(1, running)
 			time.Sleep(5 * time.Second)
-			over := with(makePod("over", "wait"), func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = c.ask })
+			over := with(makePod("over", "wait"),
+				func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = c.ask })
 			d.desire(2, running, over)
 			time.Sleep(5 * time.Second)
 			d.wantPhase("running", corev1.PodRunning, "")

@@ -33,12 +33,14 @@ func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
 		}
 		d.wantContainers("always/c0#0 exited", "critical/c0#0 exited", "never/c0#0 exited")
 		cs := d.agent.Status().Status.Conditions
-		if c := cs[len(cs)-1]; c.Type != corev1.NodeReady || c.Status != corev1.ConditionFalse || c.Reason != "NodeShutdown" {
+		if c := cs[len(cs)-1]; c.Type != corev1.NodeReady || c.Status != corev1.ConditionFalse ||
+			c.Reason != "NodeShutdown" {
 			t.Errorf("the node is %+v", c)
 		}
 		for name, phase := range map[string]corev1.PodPhase{"always": corev1.PodRunning, "critical": corev1.PodRunning,
 			"never": corev1.PodFailed} {
-			if st := d.wantPhase(name, phase, "Terminated"); st.Message != "Pod was terminated in response to imminent node shutdown." {
+			if st := d.wantPhase(name, phase,
+				"Terminated"); st.Message != "Pod was terminated in response to imminent node shutdown." {
 				t.Errorf("the message of %s is %q", name, st.Message)
 			}
 		}

@@ -113,7 +113,8 @@ func TestASidecarsHookAndItsRestartDoNotWait(t *testing.T) {
 			t.Errorf("after a changed spec the containers %q run, of %q", got, d.containers())
 		}
 		d.desire(3, deletedPod(changed, 30))
-		d.wantRunning(t, runningAt{3 * time.Second, "c0 s0"}, runningAt{5 * time.Second, ""}) // the hook took 2 s of the 4 s
+		// the hook took 2 s of the 4 s
+		d.wantRunning(t, runningAt{3 * time.Second, "c0 s0"}, runningAt{5 * time.Second, ""})
 	})
 }
 

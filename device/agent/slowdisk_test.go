@@ -96,7 +96,8 @@ func TestTheLoopWaitsForNoDisk(t *testing.T) {
 			end()
 			d.eventually("small is not resized", func() bool {
 				st, _ := d.pod("small")
-				return len(st.ContainerStatuses) == 1 && st.ContainerStatuses[0].AllocatedResources.Memory().String() == "1200Mi"
+				return len(st.ContainerStatuses) == 1 &&
+					st.ContainerStatuses[0].AllocatedResources.Memory().String() == "1200Mi"
 			})
 		},
 	} {
@@ -124,7 +125,8 @@ func (d *device) restart(name string) {
 	d.stop(name)
 	d.eventually(name+" is not started again", func() bool {
 		st, _ := d.pod(name)
-		return len(st.ContainerStatuses) == 1 && st.ContainerStatuses[0].RestartCount == 1 && st.Phase == corev1.PodRunning
+		return len(st.ContainerStatuses) == 1 && st.ContainerStatuses[0].RestartCount == 1 &&
+			st.Phase == corev1.PodRunning
 	})
 }
 

@@ -79,7 +79,10 @@ func TestOverLimit(t *testing.T) {
 
 func TestAPodThatWritesTooMuchIsEvicted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{Written: 3 << 20} })
+		d.fake.AddImage("app", 1, func(s engine.Spec,
+			run int) enginetest.Play {
+			return enginetest.Play{Written: 3 << 20}
+		})
 		writes, keeps, fills := storagePod("", "2Mi"), storagePod("", "4Mi"), storagePod("64Ki", "")
 		keeps.Name, keeps.UID, fills.Name, fills.UID = "keeps", "uid-keeps", "fills", "uid-fills"
 		d.desire(1, writes, keeps, fills)
@@ -113,7 +116,8 @@ func TestEveryWritablePlaceIsMeasured(t *testing.T) {
 		time.Sleep(90 * time.Second)
 		d.wantPhase("app", corev1.PodRunning, "")
 		d.wantPhase("deep", corev1.PodRunning, "")
-		message := filepath.Join(d.dir, messageName(plan.Place{Pod: says.UID, Container: says.Spec.Containers[0].Name}, 0))
+		message := filepath.Join(d.dir, messageName(plan.Place{Pod: says.UID,
+			Container: says.Spec.Containers[0].Name}, 0))
 		if err := os.WriteFile(message, make([]byte, 5<<20), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +172,10 @@ func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 		d := newDevice(t)
 		s := &slowFiles{Engine: d.fake, calls: map[string]int{}}
 		d.engine = s
-		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{Written: 1 << 20} })
+		d.fake.AddImage("app", 1, func(s engine.Spec,
+			run int) enginetest.Play {
+			return enginetest.Play{Written: 1 << 20}
+		})
 		d.start()
 		defer func() { d.end() }()
 		var pods []corev1.Pod

@@ -54,10 +54,14 @@ func TestAMissingKeyOfASubPathIsReportedWithItsObject(t *testing.T) {
 				p := makePod("web", "wait")
 				p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: c.volume}}
 				p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: ".key"}}
-				meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "default", Name: name} }
+				meta := func(name string) metav1.ObjectMeta {
+					return metav1.ObjectMeta{Namespace: "default",
+						Name: name}
+				}
 				must(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{p},
-					Secrets:    []corev1.Secret{{ObjectMeta: meta("web-tls"), Data: map[string][]byte{"there": nil}}},
-					ConfigMaps: []corev1.ConfigMap{{ObjectMeta: meta("web-conf"), Data: map[string]string{"there": ""}}}}))
+					Secrets: []corev1.Secret{{ObjectMeta: meta("web-tls"), Data: map[string][]byte{"there": nil}}},
+					ConfigMaps: []corev1.ConfigMap{{ObjectMeta: meta("web-conf"),
+						Data: map[string]string{"there": ""}}}}))
 				time.Sleep(time.Second)
 				w := d.wantPhase("web", corev1.PodPending, "").ContainerStatuses[0].State.Waiting
 				for _, want := range append(c.want, `".key"`) {

@@ -49,11 +49,13 @@ func TestHardAndSoftThresholdsEvictPods(t *testing.T) {
 					return enginetest.Play{MemoryBytes: 300 * mi, StopTakes: time.Hour}
 				})
 				p, grace := makePod("app", ""), int64(540)
-				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy, p.Spec.TerminationGracePeriodSeconds = "slow",
+				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy,
+					p.Spec.TerminationGracePeriodSeconds = "slow",
 					corev1.PullNever, &grace
 				profile := &fleet.BoardProfile{}
 				profile.Spec.Resources = fleet.BoardResources{
-					EvictionHard: map[string]string{fleet.SignalMemoryAvailable: "100Mi", fleet.SignalTemperature: "88"},
+					EvictionHard: map[string]string{fleet.SignalMemoryAvailable: "100Mi",
+						fleet.SignalTemperature: "88"},
 					EvictionSoft: map[string]fleet.SoftThreshold{
 						fleet.SignalMemoryAvailable: {Value: "200Mi", For: metav1.Duration{Duration: time.Minute}},
 						fleet.SignalTemperature:     {Value: "82", For: metav1.Duration{Duration: 2 * time.Minute}},
@@ -114,7 +116,8 @@ func TestWhileAThresholdIsCrossedNoNewPodStarts(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				profile := &fleet.BoardProfile{}
 				profile.Spec.Resources = fleet.BoardResources{
-					EvictionHard: map[string]string{fleet.SignalMemoryAvailable: "100Mi", fleet.SignalTemperature: "88"},
+					EvictionHard: map[string]string{fleet.SignalMemoryAvailable: "100Mi",
+						fleet.SignalTemperature: "88"},
 					EvictionSoft: map[string]fleet.SoftThreshold{
 						fleet.SignalMemoryAvailable: {Value: "200Mi", For: metav1.Duration{Duration: time.Hour}},
 						fleet.SignalTemperature:     {Value: "82", For: metav1.Duration{Duration: time.Hour}},
@@ -190,7 +193,10 @@ func TestAShortageWithoutAVictimDoesNotBlockOthers(t *testing.T) {
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				d.fake.AddImage("small", 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{Written: mi} })
+				d.fake.AddImage("small", 1, func(engine.Spec,
+					int) enginetest.Play {
+					return enginetest.Play{Written: mi}
+				})
 				p := makePod("app", "")
 				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "small", corev1.PullNever
 				profile := &fleet.BoardProfile{}
@@ -208,7 +214,8 @@ func TestAShortageWithoutAVictimDoesNotBlockOthers(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				d.wantPhase("app", corev1.PodRunning, "")
 				d.board.set(func(b *board) {
-					b.stats.Memory = hardware.Amount{Available: 50 * mi, Capacity: 2 << 30} // programs outside of pods use the memory
+					// programs outside of pods use the memory
+					b.stats.Memory = hardware.Amount{Available: 50 * mi, Capacity: 2 << 30}
 					c.stats(&b.stats)
 				})
 				time.Sleep(90 * time.Second)

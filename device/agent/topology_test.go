@@ -31,7 +31,8 @@ func guaranteedPod(p corev1.Pod, cpus string) corev1.Pod {
 		if r.Limits == nil {
 			r.Limits = corev1.ResourceList{}
 		}
-		r.Limits[corev1.ResourceCPU], r.Limits[corev1.ResourceMemory] = resource.MustParse(cpus), resource.MustParse("1Mi")
+		r.Limits[corev1.ResourceCPU], r.Limits[corev1.ResourceMemory] = resource.MustParse(cpus),
+			resource.MustParse("1Mi")
 		r.Requests = r.Limits
 	}
 	return p
@@ -58,7 +59,8 @@ func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 		d.wantDevices("first", "/dev/gpiochip0")
 		d.desire(2, deletedPod(first, 10), second)
 		time.Sleep(time.Second)
-		if st, _ := d.pod("second"); st.Phase != corev1.PodPending || slices.Contains(d.reasons(), plan.DeviceUnavailable) {
+		if st, _ := d.pod("second"); st.Phase != corev1.PodPending ||
+			slices.Contains(d.reasons(), plan.DeviceUnavailable) {
 			t.Fatalf("the pod's status is %+v; events %q", st, d.reasons())
 		}
 		time.Sleep(30 * time.Second)
@@ -98,7 +100,8 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		d.desire(2, low, filler, high)
 		time.Sleep(time.Second)
 		cpus := func() string {
-			return fmt.Sprint(recorder.spec("low/c0").CPUs, " ", recorder.spec("filler/c0").CPUs, " ", recorder.spec("high/c0").CPUs, " ",
+			return fmt.Sprint(recorder.spec("low/c0").CPUs, " ", recorder.spec("filler/c0").CPUs, " ",
+				recorder.spec("high/c0").CPUs, " ",
 				recorder.spec("high/c1").CPUs)
 		}
 		if got := cpus(); got != "0-1 0-1 2-3 2-3" {

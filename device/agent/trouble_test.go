@@ -81,7 +81,8 @@ func TestALastingErrorIsLoggedAtIntervals(t *testing.T) {
 			go func() { // the hub repeats the desired state until it is stored
 				time.Sleep(time.Minute)
 				for _, slot := range []string{"desired.0.state", "desired.1.state"} {
-					must(t, errors.Join(os.Remove(filepath.Join(d.dir, slot)), os.Mkdir(filepath.Join(d.dir, slot), 0o700)))
+					must(t, errors.Join(os.Remove(filepath.Join(d.dir, slot)),
+						os.Mkdir(filepath.Join(d.dir, slot), 0o700)))
 				}
 				for range 170 {
 					time.Sleep(time.Minute)

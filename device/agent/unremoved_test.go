@@ -104,7 +104,8 @@ func TestAPodEndsIfTheEngineDoesNotRemoveItsContainer(t *testing.T) {
 					d.end()
 					d.start()
 					time.Sleep(time.Minute)
-					if st, there := d.pod("web"); there && st.Phase != corev1.PodSucceeded && st.Phase != corev1.PodFailed &&
+					if st, there := d.pod("web"); there && st.Phase != corev1.PodSucceeded &&
+						st.Phase != corev1.PodFailed &&
 						!c.dropped {
 						t.Errorf("after a restart of the agent the pod is %s", st.Phase)
 					}
@@ -121,7 +122,8 @@ func TestAPodEndsIfTheEngineDoesNotRemoveItsContainer(t *testing.T) {
 
 // Files that cannot be removed, for example because of a mount, do not keep their pod from ending.
 func TestAPodEndsIfItsFilesCannotBeRemoved(t *testing.T) {
-	for name, dropped := range map[string]bool{"while the pod is desired": false, "after the hub has dropped the pod": true} {
+	for name, dropped := range map[string]bool{"while the pod is desired": false,
+		"after the hub has dropped the pod": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				p := makePod("web", "wait")

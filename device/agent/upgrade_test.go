@@ -41,8 +41,10 @@ func TestAnAgentAdoptsTheContainersOfOlderVersions(t *testing.T) {
 							t.Errorf("%s is %s: %+v", p.Name, p.Status.Phase, p.Status.Conditions)
 						}
 						for _, c := range p.Status.ContainerStatuses {
-							if c.RestartCount != 0 || !slices.Contains(ids, strings.TrimPrefix(c.ContainerID, "docker://")) {
-								t.Errorf("container %s of %s is %s, restarted %d times", c.Name, p.Name, c.ContainerID, c.RestartCount)
+							if c.RestartCount != 0 ||
+								!slices.Contains(ids, strings.TrimPrefix(c.ContainerID, "docker://")) {
+								t.Errorf("container %s of %s is %s, restarted %d times", c.Name, p.Name,
+									c.ContainerID, c.RestartCount)
 							}
 						}
 					}
@@ -52,7 +54,8 @@ func TestAnAgentAdoptsTheContainersOfOlderVersions(t *testing.T) {
 					d.end()
 				}
 				for _, call := range d.fake.Calls() {
-					for _, touches := range []string{"Create ", "Start ", "Stop ", "Remove ", "Update ", "RemoveNetwork "} {
+					for _, touches := range []string{"Create ", "Start ", "Stop ", "Remove ", "Update ",
+						"RemoveNetwork "} {
 						if strings.HasPrefix(call, touches) {
 							t.Errorf("the agent called %s", call)
 						}

@@ -106,7 +106,8 @@ func TestAnInvalidPodIsRejectedAlone(t *testing.T) {
 					}
 					if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Invalid" ||
 						!strings.Contains(p.Status.Message, want) || strings.Contains(p.Status.Message, "\x00") {
-						t.Errorf("the invalid pod is %s because of %s: %s", p.Status.Phase, p.Status.Reason, p.Status.Message)
+						t.Errorf("the invalid pod is %s because of %s: %s", p.Status.Phase, p.Status.Reason,
+							p.Status.Message)
 					}
 				}
 				if got := slices.Sorted(slices.Values(names)); !slices.Equal(got,

@@ -105,7 +105,8 @@ func triesOnABoard(t *testing.T, program, way, trial string, effect func(*bootBo
 	f.Try = false
 	hub.want(f)
 	st := hub.until(wire.FirmwareStaged)
-	for end := time.Now().Add(time.Minute); st.Diff == "" && time.Now().Before(end); st = hub.until(wire.FirmwareStaged) {
+	for end := time.Now().Add(time.Minute); st.Diff == "" &&
+		time.Now().Before(end); st = hub.until(wire.FirmwareStaged) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	if !strings.Contains(st.Diff, "+psi=1") || !maps.Equal(b.bootFiles(), old) {
@@ -220,7 +221,8 @@ func TestAKilledHelperLeavesABootableBoard(t *testing.T) {
 			}
 		case config == oldConfig && cmdline == oldCmdline, config == newConfig && cmdline == newCmdline:
 		default:
-			t.Fatalf("after a kill during %s the boot files are neither the old nor the new files:\n%q\n%q", r.Op, config,
+			t.Fatalf("after a kill during %s the boot files are neither the old nor the new files:\n%q\n%q",
+				r.Op, config,
 				cmdline)
 		}
 	}
@@ -234,7 +236,8 @@ func TestAKilledHelperLeavesABootableBoard(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if config, cmdline := boots(); config != oldConfig || cmdline != oldCmdline || b.read("cmdline-flotilla.txt") != "" {
+	if config, cmdline := boots(); config != oldConfig || cmdline != oldCmdline ||
+		b.read("cmdline-flotilla.txt") != "" {
 		t.Errorf("after the restore the board boots %q, want the old files", cmdline)
 	}
 	t.Logf("cut off %d requests, saw the phases %v", cutOff, reached)

@@ -90,7 +90,8 @@ func newBootHub(t *testing.T) *bootHub {
 func (h *bootHub) want(f *wire.Firmware) {
 	h.gen++
 	text, err := json.Marshal(wire.Desired{
-		Generation: h.gen, Hub: "01JD8Y3QK8Z6M5N4P3R2S1T0AB", LeaseIntervalSeconds: 1, Time: time.Now(), Pods: []corev1.Pod{},
+		Generation: h.gen, Hub: "01JD8Y3QK8Z6M5N4P3R2S1T0AB", LeaseIntervalSeconds: 1, Time: time.Now(),
+		Pods:     []corev1.Pod{},
 		Firmware: f, FirmwareKey: bootKey.Public().(ed25519.PublicKey),
 	})
 	if err != nil {

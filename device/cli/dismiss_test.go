@@ -50,7 +50,8 @@ func joined(t *testing.T) (string, join.Identity) {
 
 func TestAJoinedDeviceRefusesADevelopmentHub(t *testing.T) {
 	dir, _ := joined(t)
-	code, stderr := output(t, "run", "--state-dir="+dir, "--hub=mqtt://127.0.0.1:1", "--node-name=pi-2", "--engine=none")
+	code, stderr := output(t, "run", "--state-dir="+dir, "--hub=mqtt://127.0.0.1:1", "--node-name=pi-2",
+		"--engine=none")
 	if code != 2 || !strings.Contains(stderr, "is node pi-1 of the hub at https://gateway:8443") ||
 		strings.Count(strings.TrimSpace(stderr), "\n") != 0 {
 		t.Errorf("exit %d: %s", code, stderr)

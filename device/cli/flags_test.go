@@ -25,7 +25,8 @@ func TestTheAgentRefusesSwap(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := refuseSwap(root); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+		if err := refuseSwap(root); (err == nil) != (tt.want == "") ||
+			err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}
@@ -79,7 +80,8 @@ func TestLabelsAndTaintsThatCannotBeAreRefusedWhereTyped(t *testing.T) {
 					got = "refused: " + err.Error()
 				}
 			}
-			if words, refused := strings.CutPrefix(tt.want, "refused: "); refused != strings.HasPrefix(got, "refused: ") ||
+			if words, refused := strings.CutPrefix(tt.want, "refused: "); refused != strings.HasPrefix(got,
+				"refused: ") ||
 				!strings.Contains(got, words) {
 				t.Errorf("%v: %s, want %s", tt.in, got, tt.want)
 			}

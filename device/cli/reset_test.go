@@ -33,8 +33,10 @@ func TestResetRemovesAllContainersAndNetworks(t *testing.T) {
 			Name: "flotilla_" + shown + "_" + c.pod + "_default_uid-" + c.pod + "_0", Image: enginetest.ToolImage,
 			Args: []string{"wait"}, NetworkOf: ids[c.owner],
 			Labels: map[string]string{
-				plan.LabelAgent: "pi-1", plan.LabelStateDir: "here", plan.LabelPodUID: "uid-" + c.pod, plan.LabelPodName: c.pod,
-				plan.LabelNamespace: "default", plan.LabelContainer: c.name, plan.LabelKind: c.kind, plan.LabelRestarts: "0",
+				plan.LabelAgent: "pi-1", plan.LabelStateDir: "here", plan.LabelPodUID: "uid-" + c.pod,
+				plan.LabelPodName:   c.pod,
+				plan.LabelNamespace: "default", plan.LabelContainer: c.name, plan.LabelKind: c.kind,
+				plan.LabelRestarts: "0",
 			},
 		})
 		if err == nil {

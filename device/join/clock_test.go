@@ -118,7 +118,8 @@ func TestARenewalFollowsAChangeOfTheClock(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := Identity{Node: "pi-1", HubURL: "https://hub:8443", CA: string(encodeCert(leaf)),
-			Certificate: string(encodeCert(leaf)), Key: string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))}
+			Certificate: string(encodeCert(leaf)),
+			Key:         string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))}
 		requests := make(chan time.Duration, 100)
 		o := Options{Dial: func(context.Context, string, string) (net.Conn, error) {
 			requests <- time.Since(start)
@@ -139,7 +140,8 @@ func TestARenewalFollowsAChangeOfTheClock(t *testing.T) {
 		set.Add(int64(10 * 30 * 24 * time.Hour))
 		time.Sleep(2 * time.Minute)
 		if len(requests) != 1 {
-			t.Errorf("got %d renewals after the clock was set beyond half of the certificate's life, want 1", len(requests))
+			t.Errorf("got %d renewals after the clock was set beyond half of the certificate's life, want 1",
+				len(requests))
 		}
 	})
 }

@@ -44,7 +44,8 @@ func TestARequestIsRepeatedWhenTheHubSays(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				_, _, err := askAgain(t.Context(), &http.Client{Transport: &tt.hub}, []*url.URL{{Scheme: "https", Host: "hub"}},
+				_, _, err := askAgain(t.Context(), &http.Client{Transport: &tt.hub},
+					[]*url.URL{{Scheme: "https", Host: "hub"}},
 					wire.JoinRequest{}, nil)
 				no, _ := err.(*refusal)
 				if took := time.Since(began); no == nil || no.code != tt.code || took != tt.took {

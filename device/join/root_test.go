@@ -22,7 +22,8 @@ func authority(t *testing.T, host string) (root, leaf *x509.Certificate) {
 		t.Fatal(err)
 	}
 	sign := func(c *x509.Certificate, by *x509.Certificate) *x509.Certificate {
-		c.SerialNumber, c.NotBefore, c.NotAfter = big.NewInt(1), time.Now().Add(-time.Hour), time.Now().Add(1000*24*time.Hour)
+		c.SerialNumber, c.NotBefore, c.NotAfter = big.NewInt(1), time.Now().Add(-time.Hour),
+			time.Now().Add(1000*24*time.Hour)
 		der, err := x509.CreateCertificate(rand.Reader, c, by, key.Public(), key)
 		if err != nil {
 			t.Fatal(err)

@@ -102,7 +102,8 @@ func TestAnAgentKilledAtAnyFileOperationLosesNoStoredContent(t *testing.T) {
 			for name, is := range map[string][2]int{"generation": {int(got.Generation), generation},
 				"notes": {len(m.Notes()), notes}, "images": {len(m.verified), images}} {
 				if is[0] != is[1] && is[0] != is[1]+1 {
-					t.Errorf("killed at call %d (torn: %v): stored %s %d, but %d was acknowledged", n, tears, name, is[0], is[1])
+					t.Errorf("killed at call %d (torn: %v): stored %s %d, but %d was acknowledged", n, tears, name,
+						is[0], is[1])
 				}
 			}
 			// until this start the first write had only one copy
@@ -119,7 +120,8 @@ func TestAnAgentKilledAtAnyFileOperationLosesNoStoredContent(t *testing.T) {
 			_ = m.Close()
 			m, _ = open(t, dir)
 			if got, _ := m.Desired(); got.Generation != 5 || len(m.Notes()) != 1 || m.Trouble() != "" {
-				t.Errorf("killed at call %d: in the end generation %d, %d notes, trouble %q (at first %q)", n, got.Generation,
+				t.Errorf("killed at call %d: in the end generation %d, %d notes, trouble %q (at first %q)", n,
+					got.Generation,
 					len(m.Notes()), m.Trouble(), logged)
 			}
 			_ = m.Close()

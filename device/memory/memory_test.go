@@ -235,7 +235,8 @@ func TestAStateDirectoryThatOtherUsersCanChangeIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			base := t.TempDir()
 			dir, precious := filepath.Join(base, "state"), filepath.Join(base, "precious")
-			for _, err := range []error{os.Mkdir(dir, 0o755), os.WriteFile(precious, []byte("not a pid"), 0o600), spoil(dir)} {
+			for _, err := range []error{os.Mkdir(dir, 0o755), os.WriteFile(precious, []byte("not a pid"), 0o600),
+				spoil(dir)} {
 				if errors.Is(err, os.ErrPermission) {
 					t.Skip(err) // the test does not run as root
 				}

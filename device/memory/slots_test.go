@@ -61,13 +61,15 @@ func TestOneDamagedCopyLosesNoDesiredState(t *testing.T) {
 					t.Fatalf("the memory has generation %d, want %d: %s", d.Generation, want, logged)
 				}
 				if got := m.Trouble(); !strings.Contains(got, path) ||
-					!strings.Contains(got, fmt.Sprintf("generation %d", want)) || !strings.Contains(logged.String(), "level=ERROR") {
+					!strings.Contains(got, fmt.Sprintf("generation %d", want)) ||
+					!strings.Contains(logged.String(), "level=ERROR") {
 					t.Errorf("trouble %q, logged %q", got, logged)
 				}
 				if name != "a directory" { // both copies are written again at the start
 					_ = m.Close()
 					again, logged := open(t, dir)
-					if d, ok := again.Desired(); !ok || d.Generation != want || again.Trouble() != "" || logged.Len() > 0 {
+					if d, ok := again.Desired(); !ok || d.Generation != want || again.Trouble() != "" ||
+						logged.Len() > 0 {
 						t.Errorf("at the next start: stored %v, trouble %q, logged %q", ok, again.Trouble(), logged)
 					}
 					if err := errors.Join(again.Close(), os.Remove(again.slots.path(1-slot))); err != nil {
@@ -77,7 +79,8 @@ func TestOneDamagedCopyLosesNoDesiredState(t *testing.T) {
 						t.Error("the loss of the other copy is not reported")
 					}
 					if d, ok := m.Desired(); !ok || d.Generation != want {
-						t.Fatalf("after the loss of the other copy the memory has generation %d, want %d: %s", d.Generation, want, logged)
+						t.Fatalf("after the loss of the other copy the memory has generation %d, want %d: %s",
+							d.Generation, want, logged)
 					}
 				}
 				if name == "a directory" { // the damaged slot cannot be written, and the good copy stays
@@ -145,7 +148,8 @@ func TestAnInterruptedWriteKeepsThePreviousText(t *testing.T) {
 			{append(bytes.Clone(after[:cut]), before[cut:]...), old, 3}, // cut during the write of the first copy
 			{after, append(bytes.Clone(new[:cut]), old[cut:]...), 4},    // cut during the write of the second copy
 		} {
-			if err := errors.Join(os.WriteFile(first, c.first, 0o600), os.WriteFile(second, c.second, 0o600)); err != nil {
+			if err := errors.Join(os.WriteFile(first, c.first, 0o600),
+				os.WriteFile(second, c.second, 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			m, err := Open(dir, slog.New(slog.DiscardHandler))

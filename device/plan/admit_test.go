@@ -69,7 +69,8 @@ func TestAdmission(t *testing.T) {
 			p.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/sda"}}
 		}), nil, "Unsupported: container c0: volumeDevices"},
 		{"an unsupported type of volume", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
-			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}
+			p.Spec.Volumes = []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}
 		}), nil, "Unsupported: volume \"v\""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

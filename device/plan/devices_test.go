@@ -24,7 +24,8 @@ func TestAssignmentOfDevices(t *testing.T) {
 	two := []hardware.Device{chip("0"), chip("1")}
 	unplugged := port("usb-pulled", "gpiochip0") // unplugged; another device has its node now
 	camera := hardware.Device{Resource: "gpiochip", ID: "camera", Nodes: []string{"/dev/video0", "/dev/gpiochip0"}}
-	line := hardware.Device{Resource: "button", ID: "gpiochip0/GPIO17", On: "gpiochip0", Nodes: []string{"/dev/gpiochip0"}}
+	line := hardware.Device{Resource: "button", ID: "gpiochip0/GPIO17", On: "gpiochip0",
+		Nodes: []string{"/dev/gpiochip0"}}
 	for _, c := range []struct {
 		rule    string
 		offers  []hardware.Device
@@ -65,7 +66,8 @@ func TestAssignmentOfDevices(t *testing.T) {
 				owner := makePod(o.pod, "wait")
 				label, _ := json.Marshal(o.devices)
 				w.o.Containers = append(w.o.Containers, Instance{Place: Place{owner.UID, "c0"},
-					Container: engine.Container{ID: o.pod, State: o.state, Labels: map[string]string{LabelDevices: string(label)}}})
+					Container: engine.Container{ID: o.pod, State: o.state,
+						Labels: map[string]string{LabelDevices: string(label)}}})
 				if o.pod != "mine" {
 					w.d.Pods = append(w.d.Pods, owner)
 				}
@@ -80,7 +82,8 @@ func TestAssignmentOfDevices(t *testing.T) {
 				got = append(got, d.ID)
 			}
 			lacks, none := strings.CutPrefix(c.get, "-")
-			if none && (len(got) > 0 || !strings.Contains(steps[i].Missing, lacks)) || !none && strings.Join(got, " ") != c.get {
+			if none && (len(got) > 0 || !strings.Contains(steps[i].Missing, lacks)) ||
+				!none && strings.Join(got, " ") != c.get {
 				t.Errorf("the container gets %q, missing %q; want %q", got, steps[i].Missing, c.get)
 			}
 		})

@@ -78,7 +78,8 @@ func guaranteedPod(p corev1.Pod, cpus string) corev1.Pod {
 		if r.Limits == nil {
 			r.Limits = corev1.ResourceList{}
 		}
-		r.Limits[corev1.ResourceCPU], r.Limits[corev1.ResourceMemory] = resource.MustParse(cpus), resource.MustParse("1Mi")
+		r.Limits[corev1.ResourceCPU], r.Limits[corev1.ResourceMemory] = resource.MustParse(cpus),
+			resource.MustParse("1Mi")
 		r.Requests = r.Limits
 	}
 	return p

@@ -66,7 +66,8 @@ func TestTheStatusOfAFailedPostStartHook(t *testing.T) {
 func TestAPodIsRemovedAfterItsFinalStatusIsStored(t *testing.T) {
 	pod := deletedPod(makePod("job", "exit 0"), 1)
 	o := &Observed{Pods: map[types.UID]*Record{},
-		Containers: []Instance{{Container: engine.Container{ID: "1", State: engine.Exited}, Place: Place{pod.UID, "c0"}}}}
+		Containers: []Instance{{Container: engine.Container{ID: "1", State: engine.Exited},
+			Place: Place{pod.UID, "c0"}}}}
 	r := o.RecordOf(pod.UID)
 	r.Admitted, r.Final, r.SavingFinal = true, &corev1.PodStatus{Phase: corev1.PodSucceeded}, true
 	for _, noting := range []bool{true, false} {

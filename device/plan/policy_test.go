@@ -31,7 +31,8 @@ func TestThePolicyIsEnforced(t *testing.T) {
 				want := "reject default/b: PolicyForbidden: " + c.Field(field)
 				refused := slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, want) })
 				if c.Refused == "" {
-					refused = slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "PolicyForbidden") })
+					refused = slices.ContainsFunc(got,
+						func(s string) bool { return strings.Contains(s, "PolicyForbidden") })
 				}
 				if refused != (c.Refused != "") {
 					t.Errorf("%s: steps %q, want %q", how, got, want)

@@ -72,7 +72,8 @@ func TestGrantedAndRequestedResourcesAreStoredTogether(t *testing.T) {
 		t.Error("another pod with the same name gets the granted resources")
 	}
 	lie := second
-	lie.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c0", Resources: &third.Spec.Containers[0].Resources}}
+	lie.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c0",
+		Resources: &third.Spec.Containers[0].Resources}}
 	if _, requested := SplitGrants(KeepGrants(wire.Desired{}, state(1, lie))); len(requested) != 0 {
 		t.Error("resources in the hub's status are treated as granted")
 	}

@@ -116,7 +116,8 @@ func TestSteps(t *testing.T) {
 				w.containers = append(w.containers, box)
 			}
 			w.containers[0].Labels = maps.Clone(w.containers[0].Labels)
-			w.containers[0].Labels[LabelRestarts], w.containers[0].Name = "9", NameOf("", "two", "default", "uid-two", "9")
+			w.containers[0].Labels[LabelRestarts], w.containers[0].Name = "9",
+				NameOf("", "two", "default", "uid-two", "9")
 			w.containers[1].Labels[LabelShares], w.containers[2].Labels[LabelShares] = "old", "older"
 		}, []string{}},
 		{"a container in an old network of its pod is restarted", []corev1.Pod{two}, cut(time.Second, "net:[2]"), []string{
@@ -136,12 +137,14 @@ func TestSteps(t *testing.T) {
 		}, []string{"cancel default/one container c0"}},
 		{"a stop in progress is shortened", []corev1.Pod{one}, func(w *world) {
 			w.d.Pods = []corev1.Pod{deletedPod(one, 2)}
-			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute},
+			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1",
+				Grace: time.Minute},
 				Since: w.now}}
 		}, []string{"stop default/one container c0 within 2s: the pod is being deleted"}},
 		{"a stop in progress is not extended", []corev1.Pod{one}, func(w *world) {
 			w.d.Pods = []corev1.Pod{deletedPod(one, 90)}
-			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute},
+			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1",
+				Grace: time.Minute},
 				Since: w.now}}
 		}, []string{}},
 	} {
@@ -175,7 +178,8 @@ func TestInitContainersRunInOrder(t *testing.T) {
 func TestAFailedInitContainerDelaysThePod(t *testing.T) {
 	for policy, phase := range map[corev1.RestartPolicy]corev1.PodPhase{corev1.RestartPolicyNever: corev1.PodFailed,
 		corev1.RestartPolicyAlways: corev1.PodPending} {
-		w := newWorld(With(withInit(makePod("p", "wait"), "first"), func(p *corev1.Pod) { p.Spec.RestartPolicy = policy }))
+		w := newWorld(With(withInit(makePod("p", "wait"), "first"),
+			func(p *corev1.Pod) { p.Spec.RestartPolicy = policy }))
 		w.ends = func(name string, _ *corev1.Pod) (int, bool) { return 1, name == "first" }
 		w.settle(t)
 		if got := Statuses(w.d, &w.o, "docker", w.now)[0].Status.Phase; got != phase {
@@ -319,7 +323,8 @@ func TestBackOffIgnoresTheEnginesClock(t *testing.T) {
 	c := &ContainerRecord{Attempt: -1}
 	now := Epoch
 	crash := func(id string, ran time.Duration) time.Duration {
-		c.see(Instance{Container: engine.Container{ID: id, State: engine.Running, StartedAt: now.AddDate(30, 0, 0)}}, now)
+		c.see(Instance{Container: engine.Container{ID: id, State: engine.Running,
+			StartedAt: now.AddDate(30, 0, 0)}}, now)
 		now = now.Add(ran)
 		c.see(Instance{Container: engine.Container{ID: id, State: engine.Exited, ExitCode: 1,
 			StartedAt: now.AddDate(30, 0, 0), FinishedAt: now.AddDate(-50, 0, 0)}}, now)

@@ -41,7 +41,8 @@ func TestSwapOfContainers(t *testing.T) {
 		{"best effort", of(nil, "", ""), LimitedSwap, 1 << 30, v2, all, 0},
 		{"guaranteed", of(func(p *corev1.Pod) {
 			r := p.Spec.Containers[0].Resources
-			r.Requests[corev1.ResourceCPU], r.Limits[corev1.ResourceCPU] = resource.MustParse("1"), resource.MustParse("1")
+			r.Requests[corev1.ResourceCPU], r.Limits[corev1.ResourceCPU] = resource.MustParse("1"),
+				resource.MustParse("1")
 		}, "1Gi", "1Gi"), LimitedSwap, 1 << 30, v2, 1 << 30, 0},
 		{"a burstable container whose request equals its limit", of(func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "other"})
@@ -66,7 +67,8 @@ func TestSwapOfContainers(t *testing.T) {
 		spec := engine.Spec{MemoryBytes: c.pod.Spec.Containers[0].Resources.Limits.Memory().Value()}
 		limitSwap(&spec, &c.pod, &c.pod.Spec.Containers[0], Facts{Memory: all, Swap: c.swap, SwapUse: c.use}, c.info)
 		if spec.MemoryBytes != c.memory || spec.SwapBytes != c.swaps {
-			t.Errorf("%s: memory %d and swap %d, want %d and %d", c.name, spec.MemoryBytes, spec.SwapBytes, c.memory, c.swaps)
+			t.Errorf("%s: memory %d and swap %d, want %d and %d", c.name, spec.MemoryBytes, spec.SwapBytes, c.memory,
+				c.swaps)
 		}
 	}
 }

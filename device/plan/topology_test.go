@@ -233,9 +233,11 @@ func TestThePodScopeAlignsAllContainersOfAPod(t *testing.T) {
 	}{
 		{"two containers that fit on one node together", PodScope, twoNodes, []corev1.Pod{guaranteedPod(makePod("a", "wait", "wait"), "1")}, "a[0][0]"},
 		{"a pod uses half of the lower node: both containers on the other node", PodScope, twoNodes, []corev1.Pod{
-			guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait", "wait"), "1")}, "a[0] b[1][1]"},
+			guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait", "wait"), "1")},
+			"a[0] b[1][1]"},
 		{"each container is aligned alone", ContainerScope, twoNodes, []corev1.Pod{
-			guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
+			guaranteedPod(makePod("a", "wait"), "1"), guaranteedPod(makePod("b", "wait", "wait"), "1")},
+			"a[0] b[0][1]"},
 		{"two containers that do not fit on one node together", PodScope, three, []corev1.Pod{guaranteedPod(makePod("a", "wait", "wait"), "2")}, "a no"},
 		{"an init container releases its resources", PodScope, twoNodes, []corev1.Pod{inInit(guaranteedPod(makePod("a", "wait"), "1"), "2")}, "a[0]"},
 		{"an init container needs more than a node has", PodScope, twoNodes, []corev1.Pod{inInit(guaranteedPod(makePod("a", "wait"), "1"), "3")}, "a no"},

@@ -70,7 +70,8 @@ func (w *world) take(t testing.TB, s Step) {
 				t.Fatalf("%s although an instance of it runs", s)
 			}
 		}
-		w.containers = slices.DeleteFunc(w.containers, func(c engine.Container) bool { return c.Name == containerName(s) })
+		w.containers = slices.DeleteFunc(w.containers,
+			func(c engine.Container) bool { return c.Name == containerName(s) })
 		w.made++
 		c := engine.Container{ID: fmt.Sprint("id", w.made), Name: containerName(s), Labels: labels(s, w.o.Node),
 			State:   engine.Running,
@@ -124,7 +125,8 @@ func (w *world) settle(t testing.TB) {
 		places := map[Place]string{}
 		for _, s := range steps {
 			if s.Action != Probe && s.Action != Cancel {
-				if earlier := places[s.Place]; earlier != "" && s.Action != Refresh && s.Action != Reject && s.Action != Admit &&
+				if earlier := places[s.Place]; earlier != "" && s.Action != Refresh && s.Action != Reject &&
+					s.Action != Admit &&
 					s.Action != Grant && s.Action != Defer {
 					t.Fatalf("two steps for one place: %s, and %s", earlier, s)
 				}
@@ -139,7 +141,8 @@ func (w *world) settle(t testing.TB) {
 // note sets the final status of deleted pods that have ended, so that they can be removed.
 func (w *world) note() (noted bool) {
 	for i := range w.d.Pods {
-		if p, r := &w.d.Pods[i], w.o.Pods[w.d.Pods[i].UID]; p.DeletionTimestamp != nil && r != nil && w.o.Finished(p, r) {
+		if p, r := &w.d.Pods[i], w.o.Pods[w.d.Pods[i].UID]; p.DeletionTimestamp != nil && r != nil &&
+			w.o.Finished(p, r) {
 			st := PodStatus(p, r, &w.o, "engine", w.now)
 			r.Final, noted = &st, true
 		}

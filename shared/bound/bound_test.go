@@ -402,7 +402,8 @@ func TestDamagedTextIsReadToItsEnd(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{`["A"0e00`, `{"a"0e00`, `{"a":0e00"b"`, `[[[0e00 0e00`, `{0e00:1}`, `[0e00`, `0e00]`} {
+	for _, text := range []string{`["A"0e00`, `{"a"0e00`, `{"a":0e00"b"`, `[[[0e00 0e00`, `{0e00:1}`, `[0e00`,
+		`0e00]`} {
 		_ = JSON([]byte(text), &corev1.Pod{})
 	}
 }

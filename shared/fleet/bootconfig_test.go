@@ -90,7 +90,8 @@ func TestValidateBootConfig(t *testing.T) {
 		{"a watchdog timeout for reboots", func(b *BootConfig) { b.Watchdog = &BootWatchdog{Hardware: true, RebootSec: 120} }, "watchdog.rebootSec: is not supported"},
 		{"the watchdog's word in cmdline.add", func(b *BootConfig) { b.Cmdline.Add = []string{"systemd.watchdog_sec=14"} }, "is refused"},
 		{"a word that disables the watchdog", func(b *BootConfig) {
-			b.Cmdline.Add, b.Watchdog = []string{"systemd.watchdog_sec=off"}, &BootWatchdog{Hardware: true, RuntimeSec: 14}
+			b.Cmdline.Add, b.Watchdog = []string{"systemd.watchdog_sec=off"},
+				&BootWatchdog{Hardware: true, RuntimeSec: 14}
 		}, "is refused"},
 		{"a watchdog that systemd feeds", func(b *BootConfig) { b.Watchdog = &BootWatchdog{Hardware: true, RuntimeSec: 14} }, ""},
 		{"a watchdog", func(b *BootConfig) { b.Watchdog = &BootWatchdog{Hardware: true} }, ""},

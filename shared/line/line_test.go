@@ -73,7 +73,8 @@ func TestAWriteToAStoppedPeerFails(t *testing.T) {
 		took > 2*patience+time.Second {
 		t.Errorf("the write ended after %s: %v; want a failure after the patience of %s", took, err, patience)
 	}
-	if n == 0 || !strings.Contains(err.Error(), "nothing was taken for") || !strings.Contains(err.Error(), "bytes wait") {
+	if n == 0 || !strings.Contains(err.Error(), "nothing was taken for") ||
+		!strings.Contains(err.Error(), "bytes wait") {
 		t.Errorf("wrote %d bytes; the error is %q", n, err)
 	}
 }
@@ -158,7 +159,8 @@ func TestAReadContinuesWhileDataArrives(t *testing.T) {
 			t.Errorf("Received is %s, want 9ms to 10ms", got)
 		}
 		began = time.Now()
-		time.AfterFunc(2*time.Second, func() { silence.Store(int64(5 * time.Second)) }) // the line turns out to be slower
+		// the line turns out to be slower
+		time.AfterFunc(2*time.Second, func() { silence.Store(int64(5 * time.Second)) })
 		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) ||
 			time.Since(began) != 5*time.Second {
 			t.Errorf("the read ended after %s of silence: %v", time.Since(began), err)

@@ -29,7 +29,8 @@ func TestPauseGrowsToItsMaximum(t *testing.T) {
 		}
 		reach := (c.top - c.shortest) / 50
 		if least < c.shortest || least > c.shortest+reach || longest >= c.top || longest < c.top-reach {
-			t.Errorf("try %d, at most %s: pauses of %s to %s, want %s to %s", c.try, c.most, least, longest, c.shortest, c.top)
+			t.Errorf("try %d, at most %s: pauses of %s to %s, want %s to %s", c.try, c.most, least, longest,
+				c.shortest, c.top)
 		}
 	}
 }

@@ -17,7 +17,8 @@ func TestARefusedDevicePathNamesTheResource(t *testing.T) {
 		"/dev/shm": "", "/dev": "", "/dev/tty": "", "/srv/ttyUSB0": "", "/dev/i2c-": "", "/dev/video": "",
 	} {
 		spec := &corev1.PodSpec{
-			Volumes:    []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}}},
+			Volumes: []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}}},
 			Containers: []corev1.Container{{Name: "c"}},
 		}
 		refusals := Default().Judge(spec, field.NewPath("spec"))
@@ -25,7 +26,8 @@ func TestARefusedDevicePathNamesTheResource(t *testing.T) {
 			t.Fatalf("%s: %+v", path, refusals)
 		}
 		r := refusals[0]
-		if names := strings.Contains(r.Why, "flotilla.dev/"+resource+":"); resource != "" && (!names || r.Allow != "") ||
+		if names := strings.Contains(r.Why, "flotilla.dev/"+resource+":"); resource != "" &&
+			(!names || r.Allow != "") ||
 			resource == "" && (strings.Contains(r.Why, "flotilla.dev/") || r.Allow == "") {
 			t.Errorf("%s: refused with %q, allowed by %q; want %q", path, r.Why, r.Allow, resource)
 		}

@@ -55,7 +55,8 @@ func TestJudgeChecksEveryContainer(t *testing.T) {
 // The table has only some of the fields with which a container makes the device connect to a host.
 func TestJudgeChecksEveryHostOfProbesAndHooks(t *testing.T) {
 	h := &corev1.HTTPGetAction{Host: "127.0.0.1"}
-	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: h, TCPSocket: &corev1.TCPSocketAction{Host: "::1"}}}
+	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: h,
+		TCPSocket: &corev1.TCPSocketAction{Host: "::1"}}}
 	hook := &corev1.LifecycleHandler{HTTPGet: h, TCPSocket: probe.TCPSocket}
 	spec := corev1.PodSpec{Containers: []corev1.Container{{LivenessProbe: probe, ReadinessProbe: probe,
 		StartupProbe: probe, Lifecycle: &corev1.Lifecycle{PostStart: hook, PreStop: hook}}}}

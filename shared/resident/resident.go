@@ -23,7 +23,8 @@ func DropProgram() {
 		return
 	}
 	for _, p := range program(string(maps), exe) {
-		_, _, _ = unix.Syscall(unix.SYS_MADVISE, p.from, p.to-p.from, unix.MADV_DONTNEED) // an error does not matter: the call is a hint
+		// an error does not matter: the call is a hint
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, p.from, p.to-p.from, unix.MADV_DONTNEED)
 	}
 }
 

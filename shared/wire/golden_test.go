@@ -47,7 +47,8 @@ var goldens = []struct {
 		Status: corev1.NodeStatus{
 			Capacity: corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("3884Mi"),
 				"pods": resource.MustParse("110")},
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+				Reason: "KubeletReady"}},
 		},
 		Hardware: json.RawMessage(`{"board":{"model":"Raspberry Pi 4 Model B Rev 1.5"}}`),
 		Volumes: []VolumeState{{UID: "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"},
@@ -113,7 +114,8 @@ func TestPayloadsMatchTheGoldenFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			if golden = bytes.TrimSpace(golden); !bytes.Equal(written, golden) {
-				t.Errorf("the written payload differs from %s, which older peers parse:\n got %s\nwant %s", file, written, golden)
+				t.Errorf("the written payload differs from %s, which older peers parse:\n got %s\nwant %s", file,
+					written, golden)
 			}
 			read, err := g.parse(golden)
 			if err != nil {

@@ -58,7 +58,8 @@ func TestALongListOfPodsIsPackedAndRead(t *testing.T) {
 			t.Errorf("%d pods: %d bytes are not packed", pods, len(text))
 		}
 		read, err := ParsePods(payload)
-		if err != nil || len(read.Pods) != pods || read.Pods[pods-1].Status.ContainerStatuses[7].ContainerID != fullList(pods).Pods[pods-1].Status.ContainerStatuses[7].ContainerID {
+		if err != nil || len(read.Pods) != pods ||
+			read.Pods[pods-1].Status.ContainerStatuses[7].ContainerID != fullList(pods).Pods[pods-1].Status.ContainerStatuses[7].ContainerID {
 			t.Errorf("%d pods: parsed %d, %v", pods, len(read.Pods), err)
 		}
 	}

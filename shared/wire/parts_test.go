@@ -40,7 +40,8 @@ func TestALongListOfPodsIsSentInParts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(payloads) > 1 && (part.Part != i+1 || part.Parts != len(payloads)) || len(payloads) == 1 && part.Parts != 0 {
+			if len(payloads) > 1 && (part.Part != i+1 || part.Parts != len(payloads)) ||
+				len(payloads) == 1 && part.Parts != 0 {
 				t.Errorf("part %d of %d has the number %d of %d", i+1, len(payloads), part.Part, part.Parts)
 			}
 			read = append(read, part.Pods...)
