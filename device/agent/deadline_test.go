@@ -13,10 +13,10 @@ import (
 // use the time since the boot.
 func TestADeadlineUsesTheMonotonicClock(t *testing.T) {
 	for name, c := range map[string]struct {
-		wall   time.Duration // how much the wall clock advances while the agent is off
-		real   time.Duration // how much time really passes while the agent is off
-		reboot bool
-		left   time.Duration // time until the deadline; 0: it has passed
+		wall      time.Duration // how much the wall clock advances while the agent is off
+		real      time.Duration // how much time really passes while the agent is off
+		reboot    bool
+		remaining time.Duration // time until the deadline; 0: it has passed
 	}{
 		"a correct clock":                                 {20 * time.Second, 20 * time.Second, false, 40 * time.Second},
 		"a clock that jumps ahead":                        {24 * time.Hour, 20 * time.Second, false, 40 * time.Second},
@@ -46,8 +46,8 @@ func TestADeadlineUsesTheMonotonicClock(t *testing.T) {
 					born, wrong = time.Now(), time.Hour
 				}
 				d.start()
-				if c.left > 0 {
-					time.Sleep(c.left - 2*time.Second)
+				if c.remaining > 0 {
+					time.Sleep(c.remaining - 2*time.Second)
 					d.wantPhase("job", corev1.PodRunning, "")
 				}
 				time.Sleep(40 * time.Second) // includes the pod's grace period

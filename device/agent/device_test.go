@@ -29,14 +29,14 @@ import (
 
 // A board is simulated hardware that tests change.
 type board struct {
-	mu    sync.Mutex
-	boot  string
-	stats hardware.Stats
-	load  float64       // busy CPUs
-	slow  time.Duration // how long Probe takes
-	fault error         // error of Probe
-	cut   bool          // the board has no address
-	dual  bool          // the board also has an IPv6 address
+	mu        sync.Mutex
+	boot      string
+	stats     hardware.Stats
+	load      float64       // busy CPUs
+	slow      time.Duration // how long Probe takes
+	fault     error         // error of Probe
+	noAddress bool          // the board has no address
+	dual      bool          // the board also has an IPv6 address
 
 	devices []hardware.Device
 	swap    int64
@@ -99,7 +99,7 @@ func (b *board) Measure(context.Context, string) hardware.Stats {
 func (b *board) addresses() []corev1.NodeAddress {
 	list := []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"},
 		{Type: corev1.NodeHostName, Address: "pi"}}
-	if b.cut {
+	if b.noAddress {
 		return list[1:]
 	}
 	if b.dual {

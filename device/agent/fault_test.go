@@ -20,16 +20,16 @@ import (
 // call. The agent gets no result.
 type killingEngine struct {
 	engine.Engine
-	mu    sync.Mutex
-	left  int
-	after bool
-	kill  func()
+	mu        sync.Mutex
+	callsLeft int
+	after     bool
+	kill      func()
 }
 
 func (k *killingEngine) at(ctx context.Context, call func()) (killed bool) {
 	k.mu.Lock()
-	k.left--
-	killed = k.left == 0
+	k.callsLeft--
+	killed = k.callsLeft == 0
 	k.mu.Unlock()
 	if killed {
 		if k.after {
@@ -92,7 +92,7 @@ func TestAnAgentKilledAtAnyStepConverges(t *testing.T) {
 func killedAt(t *testing.T, n int, after bool) (reached bool) {
 	d := newDevice(t)
 	dead := make(chan struct{})
-	k := &killingEngine{Engine: d.fake, left: n, after: after, kill: func() { close(dead) }}
+	k := &killingEngine{Engine: d.fake, callsLeft: n, after: after, kill: func() { close(dead) }}
 	d.engine = k
 	restarted := make(chan struct{})
 	d.start()

@@ -40,9 +40,9 @@ var faults = map[string]func(path string) error{
 // ended pods stay ended if the agent still knows that, and the node reports the fault.
 func TestPodsSurviveADamagedFile(t *testing.T) {
 	for _, c := range []struct {
-		file string
-		runs []string // after the reboot, of the pods "first", "second" (stored later) and "job" (ended)
-		says bool
+		file     string
+		runs     []string // after the reboot, of the pods "first", "second" (stored later) and "job" (ended)
+		reported bool
 	}{
 		{"desired.0.state", []string{"first", "second"}, true},
 		{"desired.1.state", []string{"first", "second"}, true},
@@ -52,13 +52,13 @@ func TestPodsSurviveADamagedFile(t *testing.T) {
 	} {
 		for _, fault := range slices.Sorted(maps.Keys(faults)) {
 			t.Run(c.file+" is "+fault, func(t *testing.T) {
-				bubble(t, func(t *testing.T, d *device) { rebootWith(t, d, c.file, fault, c.runs, c.says) })
+				bubble(t, func(t *testing.T, d *device) { rebootWith(t, d, c.file, fault, c.runs, c.reported) })
 			})
 		}
 	}
 }
 
-func rebootWith(t *testing.T, d *device, file, fault string, runs []string, says bool) {
+func rebootWith(t *testing.T, d *device, file, fault string, runs []string, reported bool) {
 	first, second, job := makePod("first", "wait"), makePod("second", "wait"), makePod("job", "exit 0")
 	job.Spec.RestartPolicy = corev1.RestartPolicyNever
 	d.desire(3, first, job)
@@ -81,7 +81,7 @@ func rebootWith(t *testing.T, d *device, file, fault string, runs []string, says
 	}
 	d.wantPhase("job", corev1.PodSucceeded, "") // the job's container or note shows that it has ended
 	cond := d.stateStored()
-	if says && (cond.Status != corev1.ConditionFalse || !strings.Contains(cond.Message, file)) {
+	if reported && (cond.Status != corev1.ConditionFalse || !strings.Contains(cond.Message, file)) {
 		t.Errorf("StateStored is %s: %q, want False and %s in it", cond.Status, cond.Message, file)
 	}
 	// The hub is reachable again.
@@ -121,7 +121,7 @@ func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		spoil, mend  func(dir string) error
-		takes        bool
+		stored       bool
 		runs         []string // after a desired state with "second"
 		saysOfDesire string
 	}{
@@ -147,14 +147,14 @@ func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 				d.wantPhase("first", corev1.PodRunning, "")
 				d.wantPhase("job", corev1.PodSucceeded, "")
 				want := wire.Desired{Generation: 4, Hub: "hub", Pods: []corev1.Pod{first, second, job}}
-				if err := d.agent.Store(want); (err == nil) != c.takes {
+				if err := d.agent.Store(want); (err == nil) != c.stored {
 					t.Errorf("store the next desired state: %v", err)
 				}
 				time.Sleep(time.Minute)
 				if got := d.running(); !slices.Equal(got, c.runs) {
 					t.Errorf("the pods %q run, want %q", got, c.runs)
 				}
-				if cond := d.stateStored(); (cond.Status == corev1.ConditionTrue) != c.takes ||
+				if cond := d.stateStored(); (cond.Status == corev1.ConditionTrue) != c.stored ||
 					!strings.Contains(cond.Message, c.saysOfDesire) {
 					t.Errorf("StateStored is %s: %s", cond.Status, cond.Message)
 				}

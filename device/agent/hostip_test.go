@@ -40,7 +40,7 @@ func TestAContainerWaitsForTheDevicesAddress(t *testing.T) {
 					return enginetest.Play{}
 				})
 				d.booted = time.Now().Add(-c.booted)
-				d.board.set(func(b *board) { b.cut = true })
+				d.board.set(func(b *board) { b.noAddress = true })
 				d.config.Policy.HostNetwork = true
 				d.start()
 				defer func() { d.end() }()
@@ -49,7 +49,7 @@ func TestAContainerWaitsForTheDevicesAddress(t *testing.T) {
 				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
 				p.Spec.Containers[0].Env = []corev1.EnvVar{c.env}
 				d.desire(1, p)
-				time.AfterFunc(c.appears, func() { d.board.set(func(b *board) { b.cut = false }) })
+				time.AfterFunc(c.appears, func() { d.board.set(func(b *board) { b.noAddress = false }) })
 				time.Sleep(c.ran)
 				st := d.wantPhase("app", corev1.PodRunning, "")
 				if len(envs) != 1 || !slices.Contains(envs[0], c.env0) {

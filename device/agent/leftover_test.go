@@ -34,7 +34,7 @@ func TestARunningCommandHasANote(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		end  func(d *device, a *requesttest.Stream)
-		left int // number of notes at the end
+		want int // number of notes at the end
 	}{
 		{"the command ends with its client", func(_ *device, a *requesttest.Stream) { close(a.Lost) }, 0},
 		{"the command ends with its container", func(d *device, _ *requesttest.Stream) { d.fake.Exit(d.name("web"), 0) }, 0},
@@ -52,8 +52,8 @@ func TestARunningCommandHasANote(t *testing.T) {
 				}
 				c.end(d, a)
 				time.Sleep(5 * time.Second)
-				if n := len(notes(t, d.dir)); n != c.left {
-					t.Errorf("%d commands have a note in the end, want %d", n, c.left)
+				if n := len(notes(t, d.dir)); n != c.want {
+					t.Errorf("%d commands have a note in the end, want %d", n, c.want)
 				}
 			})
 		})

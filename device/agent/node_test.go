@@ -38,7 +38,7 @@ func TestChangesOfTheStatus(t *testing.T) {
 		{"a condition's status", func(s *corev1.NodeStatus) { s.Conditions[1].Status = corev1.ConditionFalse }, false},
 		{"a condition's transition time", func(s *corev1.NodeStatus) { s.Conditions[1].LastTransitionTime = at(2) }, false},
 		{"a condition's message", func(s *corev1.NodeStatus) { s.Conditions[1].Message = "x" }, false},
-		{"one condition more", func(s *corev1.NodeStatus) {
+		{"an additional condition", func(s *corev1.NodeStatus) {
 			s.Conditions = append(s.Conditions, corev1.NodeCondition{Type: "X"})
 		}, false},
 		{"capacity", func(s *corev1.NodeStatus) { s.Capacity[corev1.ResourceCPU] = resource.MustParse("2") }, false},

@@ -174,9 +174,9 @@ func TestAnUnavailableEngineFailsNoProbe(t *testing.T) {
 func TestAProbeThatCannotRunIsNotAFailure(t *testing.T) {
 	full := errors.New("run a command in container: write exec session: no space left on device")
 	for name, c := range map[string]struct {
-		probe corev1.ProbeHandler
-		fails []error // errors of the next commands
-		dies  bool
+		probe    corev1.ProbeHandler
+		fails    []error // errors of the next commands
+		restarts bool
 	}{
 		"the card is too full to run a command": {corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}, []error{full, full, full}, false},
 		"the port has an unknown name":          {corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("web")}}, nil, false},
@@ -202,7 +202,7 @@ func TestAProbeThatCannotRunIsNotAFailure(t *testing.T) {
 				d.desire(1, p)
 				time.Sleep(time.Minute)
 				st := d.wantPhase("app", corev1.PodRunning, "")
-				if s := st.ContainerStatuses[0]; (s.RestartCount > 0) != c.dies {
+				if s := st.ContainerStatuses[0]; (s.RestartCount > 0) != c.restarts {
 					t.Errorf("the container was restarted %d times", s.RestartCount)
 				}
 				if !slices.Contains(d.reasons(), "Unhealthy") {
@@ -217,10 +217,10 @@ func TestAProbeThatCannotRunIsNotAFailure(t *testing.T) {
 // unplugged cable restarts nothing, and hooks work without it.
 func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 	for name, c := range map[string]struct {
-		listens string // address at which the program listens
-		sick    bool
-		fails   string // the probe's error; empty if the probe succeeds
-		dies    bool
+		listens  string // address at which the program listens
+		failing  bool
+		fails    string // the probe's error; empty if the probe succeeds
+		restarts bool
 	}{
 		"the program listens at all addresses":         {"0.0.0.0", false, "", false},
 		"the program listens only at the lost address": {"192.0.2.7", false, "the device has no address: refused", false},
@@ -229,13 +229,13 @@ func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDevice(t)
-				var cut atomic.Bool
+				var unplugged atomic.Bool
 				d.config.Policy.HostNetwork = true
-				d.config.HasAddress = func(address string) bool { return address == "127.0.0.1" || !cut.Load() }
+				d.config.HasAddress = func(address string) bool { return address == "127.0.0.1" || !unplugged.Load() }
 				d.config.Dial = func(_ context.Context, _, address string) (net.Conn, error) {
 					host, _, _ := net.SplitHostPort(address)
 					switch {
-					case host != "127.0.0.1" && cut.Load():
+					case host != "127.0.0.1" && unplugged.Load():
 						return nil, errors.New("network is unreachable")
 					case host != c.listens && c.listens != "0.0.0.0":
 						return nil, errors.New("refused")
@@ -244,7 +244,7 @@ func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 					go func() {
 						_, _ = server.Read(make([]byte, 2048))
 						code := "200 OK"
-						if c.sick && cut.Load() {
+						if c.failing && unplugged.Load() {
 							code = "500 Internal Server Error"
 						}
 						_, _ = server.Write([]byte("HTTP/1.1 " + code + "\r\nContent-Length: 0\r\n\r\n"))
@@ -264,10 +264,10 @@ func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 				if n := len(d.messagesOf("Unhealthy")); n > 0 {
 					t.Fatalf("%d probes have failed while the cable is plugged in", n)
 				}
-				cut.Store(true)
+				unplugged.Store(true)
 				time.Sleep(time.Minute)
 				st := d.wantPhase("app", corev1.PodRunning, "")
-				if n := st.ContainerStatuses[0].RestartCount; (n > 0) != c.dies {
+				if n := st.ContainerStatuses[0].RestartCount; (n > 0) != c.restarts {
 					t.Errorf("the container was restarted %d times", n)
 				}
 				messages := d.messagesOf("Unhealthy")

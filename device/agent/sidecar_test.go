@@ -72,9 +72,9 @@ func (d *device) wantRunning(t *testing.T, all ...runningAt) {
 func TestSidecarsEndLastInReverseOrder(t *testing.T) {
 	const s = time.Second
 	for name, c := range map[string]struct {
-		takes map[string]time.Duration
-		grace int64
-		want  []runningAt
+		stopTakes map[string]time.Duration
+		grace     int64
+		want      []runningAt
 	}{
 		"one container after another": {map[string]time.Duration{"c0": 4 * s, "s1": 3 * s, "s0": 3 * s}, 30,
 			[]runningAt{{2 * s, "c0 s0 s1"}, {5 * s, "s0 s1"}, {8500 * time.Millisecond, "s0"}, {12 * s, ""}}},
@@ -83,7 +83,7 @@ func TestSidecarsEndLastInReverseOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				p := sidecarPod(c.takes, d)
+				p := sidecarPod(c.stopTakes, d)
 				d.desire(1, p)
 				time.Sleep(10 * time.Second)
 				if got := d.runningNames(); got != "c0 c1 s0 s1" {

@@ -103,8 +103,8 @@ func TestWhileAThresholdIsCrossedNoNewPodStarts(t *testing.T) {
 		rule     string
 		is       func(*board)
 		key      string // key of the toleration; empty with Exists: any
-		asks     bool   // a pod with a memory request is admitted
-		says     string // message of the rejected pods
+		admits   bool   // a pod with a memory request is admitted
+		message  string // message of the rejected pods
 		evicting bool   // the hard threshold evicts running pods one at a time
 	}{
 		{"soft heat", func(b *board) { b.stats.Temperature = hardware.Amount{Available: 83_000, Capacity: 1} }, fleet.TaintTooHot, false, "[TemperatureOK=False]", false},
@@ -141,12 +141,12 @@ func TestWhileAThresholdIsCrossedNoNewPodStarts(t *testing.T) {
 				refused := func(name string) {
 					t.Helper()
 					if st := d.wantPhase(name, corev1.PodFailed, "Evicted"); !strings.Contains(st.Message,
-						"The node had condition: "+c.says+". ") {
+						"The node had condition: "+c.message+". ") {
 						t.Errorf("pod %s is rejected with %q", name, st.Message)
 					}
 				}
 				refused("best-effort")
-				if c.asks {
+				if c.admits {
 					d.wantPhase("requested", corev1.PodRunning, "")
 				} else if st := d.wantPhase("requested", corev1.PodFailed, "Evicted"); !strings.Contains(st.Message,
 					"TemperatureOK=False") {

@@ -57,10 +57,10 @@ func TestABoardTriesABootConfiguration(t *testing.T) {
 	for way, trial := range map[string]string{"": fleet.TrialTryboot, "deadman": fleet.TrialDeadman,
 		"grub": fleet.TrialGrub} {
 		for _, c := range []struct {
-			name   string
-			effect func(b *bootBoard, tried bool)
-			want   string
-			says   string
+			name    string
+			effect  func(b *bootBoard, tried bool)
+			want    string
+			message string
 		}{
 			{"a working configuration is kept", nil, wire.FirmwareUpToDate, "kept"},
 			{"a configuration without a network is rolled back", func(b *bootBoard, tried bool) {
@@ -75,21 +75,21 @@ func TestABoardTriesABootConfiguration(t *testing.T) {
 				b.noEngine.Store(tried)
 			}, wire.FirmwareRolledBack, "engine"},
 		} {
-			if way != "" && c.says == "engine" {
+			if way != "" && c.message == "engine" {
 				continue
 			}
 			t.Run(trial+": "+c.name, func(t *testing.T) {
 				t.Parallel() // the test mostly waits
-				triesOnABoard(t, program, way, trial, c.effect, c.want, c.says)
+				triesOnABoard(t, program, way, trial, c.effect, c.want, c.message)
 			})
 		}
 	}
 }
 
-func triesOnABoard(t *testing.T, program, way, trial string, effect func(*bootBoard, bool), want, says string) {
+func triesOnABoard(t *testing.T, program, way, trial string, effect func(*bootBoard, bool), want, message string) {
 	hub := newBootHub(t)
 	b := newBootBoard(t, program, hub, way)
-	if b.engine == "none" && says == "engine" {
+	if b.engine == "none" && message == "engine" {
 		t.Skip("SKIPPED: no real engine: DOCKER_SOCK is not set")
 	}
 	old := b.bootFiles()
@@ -117,9 +117,9 @@ func triesOnABoard(t *testing.T, program, way, trial string, effect func(*bootBo
 	hub.want(&try)
 	st = hub.until(want)
 	kept := want == wire.FirmwareUpToDate
-	if !strings.Contains(st.Message, says) || st.Trial != trial || st.Backend != config.Backend ||
+	if !strings.Contains(st.Message, message) || st.Trial != trial || st.Backend != config.Backend ||
 		kept != (st.Digest == f.Digest) || kept == slices.Contains(st.Bad, f.Digest) {
-		t.Errorf("the status is %+v, want %q", st, says)
+		t.Errorf("the status is %+v, want %q", st, message)
 	}
 	files := b.bootFiles()
 	if !kept && !maps.Equal(files, old) {

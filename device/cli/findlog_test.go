@@ -27,10 +27,10 @@ func TestFindContainerSelectsOnePod(t *testing.T) {
 			Labels: map[string]string{plan.LabelNamespace: f[0], plan.LabelPodName: f[1], plan.LabelContainer: f[2]}})
 	}
 	for _, tt := range []struct {
-		name string
-		want wantedLog
-		id   string
-		says string
+		name    string
+		want    wantedLog
+		id      string
+		wantErr string
 	}{
 		{"the newest instance", wantedLog{pod: "web", namespace: "shop"}, "shop web app 2", ""},
 		{"the previous instance", wantedLog{pod: "web", namespace: "shop", previous: true}, "shop web app 1", ""},
@@ -42,8 +42,8 @@ func TestFindContainerSelectsOnePod(t *testing.T) {
 		{"an unknown pod", wantedLog{pod: "wbe"}, "", "pod wbe has no container"},
 	} {
 		id, err := findContainer(t.Context(), e, tt.want)
-		if id != tt.id || (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("%s: %q, %v; want %q, %q", tt.name, id, err, tt.id, tt.says)
+		if id != tt.id || (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+			t.Errorf("%s: %q, %v; want %q, %q", tt.name, id, err, tt.id, tt.wantErr)
 		}
 	}
 }

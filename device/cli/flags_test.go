@@ -60,7 +60,7 @@ func TestLabelsAndTaintsThatCannotBeAreRefusedWhereTyped(t *testing.T) {
 		{"an invalid key", false, []string{"-a=b:NoSchedule"}, "refused: name part must consist"},
 		{"an invalid value", false, []string{"a=b c:NoSchedule"}, "refused: a valid label must"},
 		{"a second colon", false, []string{"a=b:c:NoSchedule"}, "refused: has the effect"},
-		{"one twice", false, []string{"a=b:NoSchedule", "a=c:NoSchedule"}, "refused: twice"},
+		{"a repeated taint", false, []string{"a=b:NoSchedule", "a=c:NoSchedule"}, "refused: twice"},
 		{"a taint of the hub", false, []string{"node.kubernetes.io/unreachable:NoExecute"}, "refused: reserved for Kubernetes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -21,8 +21,8 @@ func TestCheckTime(t *testing.T) {
 		name                     string
 		from, until, lastContact float64 // in years from the device's time
 		between                  float64 // start of the intermediate's validity, in years
-		kept                     bool
-		good                     bool
+		adjusted                 bool
+		valid                    bool
 	}{
 		{"valid", -1, 1, -1, -2, false, true},
 		{"valid by an adjusted clock", -1, 1, -1, -2, true, true},
@@ -34,13 +34,13 @@ func TestCheckTime(t *testing.T) {
 		{"not valid yet by an adjusted clock", 1, 2, -1, -3, true, false},
 		{"the intermediate is newer than the certificate", 1, 3, -1, 2, false, true},
 	} {
-		keep(t, c.kept)
+		keep(t, c.adjusted)
 		leaf := &x509.Certificate{NotBefore: at(c.from), NotAfter: at(c.until)}
 		middle := &x509.Certificate{NotBefore: at(c.between), NotAfter: at(20)}
 		m := checkTime([]*x509.Certificate{leaf, middle}, at(c.lastContact))
-		good := !m.Before(leaf.NotBefore) && !m.After(leaf.NotAfter) && !m.Before(middle.NotBefore)
-		if good != c.good {
-			t.Errorf("%s: checked at %s, valid: %v, want %v", c.name, m, good, c.good)
+		valid := !m.Before(leaf.NotBefore) && !m.After(leaf.NotAfter) && !m.Before(middle.NotBefore)
+		if valid != c.valid {
+			t.Errorf("%s: checked at %s, valid: %v, want %v", c.name, m, valid, c.valid)
 		}
 	}
 }
@@ -49,13 +49,13 @@ func TestCheckTime(t *testing.T) {
 func TestCheckTimeWithAClockDecadesAhead(t *testing.T) {
 	keep(t, false)
 	lastContact := buildTime().Add(24 * time.Hour)
-	for until, good := range map[time.Duration]bool{time.Hour: true, -time.Hour: false} {
+	for until, valid := range map[time.Duration]bool{time.Hour: true, -time.Hour: false} {
 		leaf := &x509.Certificate{NotBefore: lastContact.AddDate(-1, 0, 0), NotAfter: lastContact.Add(until)}
 		if time.Now().Before(leaf.NotAfter) {
 			t.Skip("the program's build time is in the future")
 		}
 		m := checkTime([]*x509.Certificate{leaf}, lastContact)
-		if is := !m.After(leaf.NotAfter); is != good {
+		if got := !m.After(leaf.NotAfter); got != valid {
 			t.Errorf("a certificate that ends %s after the last contact is checked at %s", until, m)
 		}
 	}
@@ -69,11 +69,11 @@ func TestAWrongClockDoesNotRepeatARenewal(t *testing.T) {
 		return &x509.Certificate{NotBefore: now.Add(from), NotAfter: now.Add(until)}
 	}
 	for _, c := range []struct {
-		name           string
-		leaf           *x509.Certificate
-		kept, renewed  bool
-		least, most    time.Duration
-		first, seventh time.Duration // pauses after the first and the seventh failure
+		name              string
+		leaf              *x509.Certificate
+		adjusted, renewed bool
+		least, most       time.Duration
+		first, seventh    time.Duration // pauses after the first and the seventh failure
 	}{
 		{"valid", leaf(-time.Hour, 3*time.Hour), false, false, time.Hour, time.Hour, time.Hour, time.Hour},
 		{"half of the life is over", leaf(-4*time.Hour, 2*time.Hour), false, false, -time.Hour, -time.Hour, time.Hour, time.Hour},
@@ -85,7 +85,7 @@ func TestAWrongClockDoesNotRepeatARenewal(t *testing.T) {
 		{"expired by an unknown clock", leaf(-4*time.Hour, -2*time.Hour), false, false, 0, 30 * time.Second, 30 * time.Second, 32 * time.Minute},
 		{"renewed by an unknown clock", leaf(-4*time.Hour, -2*time.Hour), false, true, time.Hour, time.Hour, 30 * time.Second, 32 * time.Minute},
 	} {
-		keep(t, c.kept)
+		keep(t, c.adjusted)
 		if in := due(c.leaf, now, .5, c.renewed); in < c.least || in > c.most {
 			t.Errorf("%s: the renewal is due in %s", c.name, in)
 		}

@@ -256,9 +256,9 @@ func TestADeviceJoinsTheHubOfItsToken(t *testing.T) {
 func TestOnlyTheTokensHubGetsTheSecret(t *testing.T) {
 	right := newHub(t, hubOptions{})
 	for _, c := range []struct {
-		name string
-		hub  func() *hub
-		says string
+		name    string
+		hub     func() *hub
+		wantErr string
 	}{
 		{"a hub with another root", func() *hub { return newHub(t, hubOptions{}) }, "this is not the hub of the token"},
 		{"a hub that shows the right root without its key", func() *hub { return newHub(t, hubOptions{showRoot: right.root}) }, "another server answers"},
@@ -268,7 +268,7 @@ func TestOnlyTheTokensHubGetsTheSecret(t *testing.T) {
 			dir := t.TempDir()
 			_, err := Join(t.Context(), Options{URL: rogue.URL, Token: right.token(), StateDir: dir,
 				MachineID: "00112233445566aa"})
-			if !errors.Is(err, ErrWrongHub) || !strings.Contains(err.Error(), c.says) {
+			if !errors.Is(err, ErrWrongHub) || !strings.Contains(err.Error(), c.wantErr) {
 				t.Fatal(err)
 			}
 			requests, everything := rogue.seen()
@@ -320,7 +320,7 @@ func TestTheErrorNamesTheWrongArgument(t *testing.T) {
 	for _, c := range []struct {
 		name, url, token, node string
 		want                   error
-		says                   string
+		wantErr                string
 	}{
 		{"no address", "", h.token(), "", ErrUsage, "https://gateway:8443"},
 		{"a host alone", "gateway:8443", h.token(), "", ErrUsage, "https://gateway:8443"},
@@ -336,7 +336,7 @@ func TestTheErrorNamesTheWrongArgument(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Join(t.Context(), Options{URL: c.url, Token: c.token, Node: c.node})
-			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.wantErr) {
 				t.Fatal(err)
 			}
 			if strings.Contains(err.Error(), secret) {
@@ -507,18 +507,18 @@ func TestARenewalUsesAnotherHub(t *testing.T) {
 	}
 	isDown = false
 	for _, c := range []struct {
-		code  int
-		times int
-		says  string
+		code    int
+		times   int
+		message string
 	}{
 		{http.StatusServiceUnavailable, 2, "not now"}, // a standby without a leader
 		{http.StatusBadGateway, 2, "not now"},
 		{http.StatusForbidden, 1, "not now"}, // a final refusal
 		{http.StatusTooManyRequests, 1, "not now"},
 	} {
-		h.refuse, requests = &refusal{code: c.code, text: c.says}, nil
+		h.refuse, requests = &refusal{code: c.code, text: c.message}, nil
 		if _, err := Renew(t.Context(), id, o); len(requests) != c.times || err == nil ||
-			!strings.Contains(err.Error(), c.says) {
+			!strings.Contains(err.Error(), c.message) {
 			t.Errorf("%d: requests to %v, want %d, error %v", c.code, requests, c.times, err)
 		}
 	}

@@ -14,11 +14,11 @@ var errKilled = errors.New("the agent was killed")
 // of the last write.
 type killedDisk struct {
 	realDisk
-	left  int
-	tears bool
+	callsLeft int
+	tears     bool
 }
 
-func (d *killedDisk) dead() bool { d.left--; return d.left < 0 }
+func (d *killedDisk) dead() bool { d.callsLeft--; return d.callsLeft < 0 }
 
 func (d *killedDisk) Open(path string) (*os.File, error) {
 	if d.dead() {
@@ -36,7 +36,7 @@ func (d *killedDisk) Room(f *os.File, bytes int64) error {
 
 func (d *killedDisk) WriteAt(f *os.File, text []byte) error {
 	if d.dead() {
-		if d.tears && d.left == -1 {
+		if d.tears && d.callsLeft == -1 {
 			_ = d.realDisk.WriteAt(f, text[:len(text)/2])
 		}
 		return errKilled
@@ -78,7 +78,7 @@ func TestAnAgentKilledAtAnyFileOperationLosesNoStoredContent(t *testing.T) {
 	for _, tears := range []bool{false, true} {
 		for n := 0; ; n++ {
 			dir := t.TempDir()
-			d := &killedDisk{left: n, tears: tears}
+			d := &killedDisk{callsLeft: n, tears: tears}
 			m, err := openOn(d, dir, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
@@ -125,7 +125,7 @@ func TestAnAgentKilledAtAnyFileOperationLosesNoStoredContent(t *testing.T) {
 					len(m.Notes()), m.Trouble(), logged)
 			}
 			_ = m.Close()
-			if d.left >= 0 {
+			if d.callsLeft >= 0 {
 				if n < 30 {
 					t.Errorf("the test saw only %d calls", n)
 				}

@@ -203,7 +203,7 @@ func TestAHubCanAlwaysBeReplaced(t *testing.T) {
 		name       string
 		generation int64
 		hub        string
-		taken      bool
+		accepted   bool
 	}{
 		{"the first generation of an old hub", 1 << 40, "one", true},
 		{"the highest possible number", math.MaxInt64, "one", false},
@@ -214,7 +214,7 @@ func TestAHubCanAlwaysBeReplaced(t *testing.T) {
 		{"a generation after a restore of the hub", 1<<53 + 1000, "one", true},
 		{"a leap from the highest counted number", 1 << 54, "one", false},
 	} {
-		if err := m.SetDesired(wire.Desired{Generation: c.generation, Hub: c.hub}); (err == nil) != c.taken {
+		if err := m.SetDesired(wire.Desired{Generation: c.generation, Hub: c.hub}); (err == nil) != c.accepted {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -276,9 +276,9 @@ func TestAdviceSuggestsSudo(t *testing.T) {
 
 func TestADirectoryWithOtherFilesIsRefused(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		files []string
-		taken bool
+		name     string
+		files    []string
+		accepted bool
 	}{
 		{"an empty directory", nil, true},
 		{"the root of a disk", []string{"lost+found"}, true},
@@ -302,8 +302,8 @@ func TestADirectoryWithOtherFilesIsRefused(t *testing.T) {
 			!strings.Contains(err.Error(), "--state-dir") {
 			t.Errorf("%s: the error is %v, and the files are %v", c.name, err, entries)
 		}
-		if (err == nil) != c.taken {
-			t.Errorf("%s: the error is %v, want the directory to be used: %v", c.name, err, c.taken)
+		if (err == nil) != c.accepted {
+			t.Errorf("%s: the error is %v, want the directory to be used: %v", c.name, err, c.accepted)
 		}
 	}
 }

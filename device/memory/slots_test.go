@@ -180,11 +180,11 @@ func contents(t *testing.T, path string) []byte {
 // badBlock is a disk that fails after a number of writes.
 type badBlock struct {
 	disk
-	left int
+	writesLeft int
 }
 
 func (b *badBlock) WriteAt(f *os.File, text []byte) error {
-	if b.left--; b.left == 0 {
+	if b.writesLeft--; b.writesLeft == 0 {
 		return unix.EIO
 	}
 	return b.disk.WriteAt(f, text)
@@ -194,7 +194,7 @@ func (b *badBlock) WriteAt(f *os.File, text []byte) error {
 // missing copy until there are two copies again.
 func TestATextWithOneCopyIsUsed(t *testing.T) {
 	dir := t.TempDir()
-	bad := &badBlock{disk: realDisk{}, left: 4} // the write of the second copy of generation 2 fails
+	bad := &badBlock{disk: realDisk{}, writesLeft: 4} // the write of the second copy of generation 2 fails
 	m, err := openOn(bad, dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

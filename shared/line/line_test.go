@@ -237,8 +237,8 @@ func TestAnAcknowledgementIsProgressWithAFullQueue(t *testing.T) {
 	}
 	t.Parallel()
 	for _, c := range []struct {
-		name string
-		dies bool
+		name  string
+		fails bool
 	}{{"until the queue is empty", false}, {"until the line dies", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -248,7 +248,7 @@ func TestAnAcknowledgementIsProgressWithAFullQueue(t *testing.T) {
 			_ = client.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 			waits, _ := client.Write(make([]byte, 50<<10))
 			_ = client.SetWriteDeadline(time.Time{})
-			if c.dies {
+			if c.fails {
 				time.AfterFunc(2*time.Second, func() { l.Up.Set(0) })
 			}
 			began := time.Now()
@@ -257,9 +257,9 @@ func TestAnAcknowledgementIsProgressWithAFullQueue(t *testing.T) {
 			switch {
 			case took < 2*time.Second:
 				t.Errorf("with %d queued bytes the write ended after only %s: %v", waits, took, err)
-			case c.dies && (n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || took > time.Minute):
+			case c.fails && (n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || took > time.Minute):
 				t.Errorf("after %s: wrote %d, %v; want a failure", took, n, err)
-			case !c.dies && (n != 1 || err != nil):
+			case !c.fails && (n != 1 || err != nil):
 				t.Errorf("after %s: wrote %d, %v", took, n, err)
 			}
 		})

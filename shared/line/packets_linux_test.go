@@ -17,9 +17,9 @@ func TestPacketsAreSmallInBothDirections(t *testing.T) {
 		listen *net.ListenConfig
 		dial   *net.Dialer
 	}{
-		{"who listens", line.Listener(), &net.Dialer{}},
-		{"who dials", plain, line.Dialer()},
-		{"both", line.Listener(), line.Dialer()},
+		{"the listener limits them", line.Listener(), &net.Dialer{}},
+		{"the dialer limits them", plain, line.Dialer()},
+		{"both ends limit them", line.Listener(), line.Dialer()},
 	} {
 		for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
 			t.Run(each.name+" "+at, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestPacketsAreSmallInBothDirections(t *testing.T) {
 				defer server.Close()
 				for end, c := range map[string]net.Conn{"dialled": client, "accepted": server} {
 					if size := linetest.Sends(t, c); size > line.Packet {
-						t.Errorf("the end that %s sends packets of %d bytes, want at most %d", end, size, line.Packet)
+						t.Errorf("the %s connection sends packets of %d bytes, want at most %d", end, size, line.Packet)
 					}
 				}
 			})
