@@ -10,13 +10,13 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// startTeller signals every container start.
-type startTeller struct {
+// startSignaler signals every container start.
+type startSignaler struct {
 	engine.Engine
 	started chan string
 }
 
-func (e startTeller) Start(ctx context.Context, id string) error {
+func (e startSignaler) Start(ctx context.Context, id string) error {
 	err := e.Engine.Start(ctx, id)
 	e.started <- id
 	return err
@@ -28,7 +28,7 @@ func BenchmarkDesiredToStarted(b *testing.B) {
 	for _, running := range []int{0, 10, 100} {
 		b.Run(fmt.Sprintf("running=%d", running), func(b *testing.B) {
 			d := newDevice(b)
-			tell := startTeller{d.fake, make(chan string)}
+			tell := startSignaler{d.fake, make(chan string)}
 			d.engine = tell
 			d.start()
 			defer func() {

@@ -154,7 +154,7 @@ func (l *loop) networkCondition() corev1.NodeCondition {
 type resolver struct{ servers, searches, options []string }
 
 // applyDNS adds the pod's dnsConfig to the device's resolver, as the kubelet does, unless dnsPolicy
-// is None. An engine without configured servers uses those of the device.
+// is None. An engine without configured servers uses the servers of the device.
 func applyDNS(spec *engine.Spec, pod *corev1.Pod) {
 	if pod.Spec.DNSConfig == nil || pod.Spec.DNSPolicy == corev1.DNSNone {
 		return

@@ -153,7 +153,7 @@ func (d *notebook) readMessage(at plan.Place, attempt int) string {
 	}
 	f, err := os.OpenFile(filepath.Join(d.Root, messageName(at, attempt)), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return "" // an earlier agent made no file
+		return "" // an earlier version created no file
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()

@@ -115,7 +115,7 @@ func (a *Agent) reportPeripherals(before, now []hardware.Presence) {
 		case x.Missing != "" && was == "":
 			a.event(corev1.EventTypeWarning, "PeripheralMissing", nil, "", "%s is missing: %s", x.Name, x.Missing)
 		case x.Missing == "" && was != "":
-			a.event(corev1.EventTypeNormal, "PeripheralPresent", nil, "", "%s is there again", x.Name)
+			a.event(corev1.EventTypeNormal, "PeripheralPresent", nil, "", "%s is present again", x.Name)
 		}
 		if (x.Missing == "") != (was == "") {
 			a.loop.o.RetryWaiting()
@@ -126,9 +126,9 @@ func (a *Agent) reportPeripherals(before, now []hardware.Presence) {
 // condition says whether all peripherals are present. ok is false if the profile lists none.
 func (p *peripherals) condition() (c corev1.NodeCondition, ok bool) {
 	c = corev1.NodeCondition{Type: fleet.ConditionPeripheralsPresent, Status: corev1.ConditionTrue,
-		Reason: "PeripheralsPresent", Message: "all peripherals of the board profile are there"}
+		Reason: "PeripheralsPresent", Message: "all peripherals of the board profile are present"}
 	if p.known == nil {
-		c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NotAsked", "the peripherals have not been looked for yet"
+		c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NotAsked", "the agent has not looked for the peripherals yet"
 		return c, len(p.wanted) > 0
 	}
 	var missing []string
@@ -213,10 +213,10 @@ func (a *Agent) reportPlugged(before, now *hardware.Report) {
 	l := &a.loop
 	unplugged, plugged := minus(before.Devices, now.Devices), minus(now.Devices, before.Devices)
 	for _, d := range unplugged {
-		a.event(corev1.EventTypeWarning, "DeviceUnplugged", nil, "", "%s (%s) is gone", fleet.ResourceName(d.Resource), d.ID)
+		a.event(corev1.EventTypeWarning, "DeviceUnplugged", nil, "", "%s (%s) is unplugged", fleet.ResourceName(d.Resource), d.ID)
 	}
 	for _, d := range plugged {
-		a.event(corev1.EventTypeNormal, "DevicePlugged", nil, "", "%s (%s) is there", fleet.ResourceName(d.Resource), d.ID)
+		a.event(corev1.EventTypeNormal, "DevicePlugged", nil, "", "%s (%s) is plugged in", fleet.ResourceName(d.Resource), d.ID)
 	}
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]

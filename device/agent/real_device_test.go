@@ -99,8 +99,8 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		d.end()
 		const group = 4242
 		root := t.TempDir()
-		fakeChip(t, root, "gpiochip0", "pinctrl-bcm2711", 3, group) // null
-		fakeChip(t, root, "gpiochip1", "pinctrl-rp1", 5, group)     // zero
+		fakeChip(t, root, "gpiochip0", "pinctrl-bcm2711", 3, group) // major and minor number of /dev/null
+		fakeChip(t, root, "gpiochip1", "pinctrl-rp1", 5, group)     // of /dev/zero
 		d.board = rootedBoard{newBoard(), root}
 		d.start()
 

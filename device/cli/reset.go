@@ -152,7 +152,7 @@ func forget(dir string, keep ...string) error {
 	if volatile == "" {
 		volatile = filepath.Join(dir, "volatile")
 	}
-	if err := volume.RemoveVolumes(dir, volatile); err != nil { // first unmount what is mounted below the directory
+	if err := volume.RemoveVolumes(dir, volatile); err != nil { // the directory has mounts, so it goes first
 		return fmt.Errorf("remove the workload data: %w", err)
 	}
 	var errs []error
