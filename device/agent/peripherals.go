@@ -128,7 +128,7 @@ func (p *peripherals) condition() (c corev1.NodeCondition, ok bool) {
 	c = corev1.NodeCondition{Type: fleet.ConditionPeripheralsPresent, Status: corev1.ConditionTrue,
 		Reason: "PeripheralsPresent", Message: "all peripherals of the board profile are present"}
 	if p.known == nil {
-		c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NotAsked", "the agent has not looked for the peripherals yet"
+		c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NotAsked", "the agent has not checked the peripherals yet"
 		return c, len(p.wanted) > 0
 	}
 	var missing []string
@@ -213,10 +213,12 @@ func (a *Agent) reportPlugged(before, now *hardware.Report) {
 	l := &a.loop
 	unplugged, plugged := minus(before.Devices, now.Devices), minus(now.Devices, before.Devices)
 	for _, d := range unplugged {
-		a.event(corev1.EventTypeWarning, "DeviceUnplugged", nil, "", "%s (%s) is unplugged", fleet.ResourceName(d.Resource), d.ID)
+		a.event(corev1.EventTypeWarning, "DeviceUnplugged", nil, "", "%s (%s) is unplugged",
+			fleet.ResourceName(d.Resource), d.ID)
 	}
 	for _, d := range plugged {
-		a.event(corev1.EventTypeNormal, "DevicePlugged", nil, "", "%s (%s) is plugged in", fleet.ResourceName(d.Resource), d.ID)
+		a.event(corev1.EventTypeNormal, "DevicePlugged", nil, "", "%s (%s) is plugged in",
+			fleet.ResourceName(d.Resource), d.ID)
 	}
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]

@@ -287,8 +287,8 @@ func asksAppArmor(pod *corev1.Pod) bool {
 	return false
 }
 
-// A Policy says what the device's owner lets the hub run; the hub cannot change it. The zero value
-// allows only what stays inside the container; DefaultPolicy also allows host ports.
+// A Policy says what the device's owner lets the hub run; the hub cannot change it. See
+// policy.Document for the zero value and the default.
 type Policy struct {
 	policy.Document
 	// Mirror is the address at which the engine pulls the hub's images; empty: it cannot pull them.
