@@ -38,8 +38,8 @@ func BoardOf(status corev1.NodeStatus, hardware json.RawMessage) Board {
 // lists platforms, the agent must be built for one of them. Of several profiles the most specific
 // one is used:
 //
-//  1. the profile whose compatible name is earliest in the board's list (a board's own name comes before its
-//     family and chip); a profile without a name comes last;
+//  1. the profile whose compatible name is earliest in the board's list (a board's own name comes
+//     before its family and chip); a profile without a name comes last;
 //  2. the profile with more bounds of the memory;
 //  3. the profile that names the architecture, with fewer architectures before more.
 //

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/device/request"
 )
 
-// running finds a running container. An empty name selects the pod's default container, or its
-// first.
+// running finds a running container. An empty name selects the pod's default container, or the
+// first one.
 func (a *Agent) running(ctx context.Context, uid types.UID, name string) (e engine.Engine, id string, err error) {
 	err = a.inLoop(ctx, func(l *loop) (err error) {
 		e, id, err = l.running(uid, name)

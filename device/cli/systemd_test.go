@@ -101,7 +101,7 @@ func TestTheAgentsLoopFeedsTheWatchdog(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
 	defer watch(ctx, a, stuck, log)()
-	for range 40 { // more often than the loop may be stuck
+	for range 40 { // 40 feeds take longer than the loop may be stuck
 		if !fed(t, conn, 5*time.Second) {
 			t.Fatal("the watchdog is not fed while the loop runs")
 		}
