@@ -252,7 +252,7 @@ func (d Decider) setCondition(n *corev1.Node, what problem, now time.Time, plan 
 		if have != nil && have.Status == cond.Status {
 			cond.LastTransitionTime = have.LastTransitionTime
 		}
-		next.Status.Conditions = append([]corev1.NodeCondition{cond}, next.Status.Conditions...) // first, so that Ready stays last
+		next.Status.Conditions = append([]corev1.NodeCondition{cond}, next.Status.Conditions...) // Ready stays last
 		c.Why = fmt.Sprintf("node %s: %s", n.Name, what.message)
 		c = c.Warning(what.reason)
 	}

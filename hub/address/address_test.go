@@ -24,7 +24,8 @@ var (
 
 // node returns a node created at a minute, with blocks that a user wrote.
 func node(name string, minute int, blocks ...string) *corev1.Node {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(minute) * time.Minute))}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+		CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(minute) * time.Minute))}}
 	if len(blocks) > 0 {
 		n.Spec.PodCIDR, n.Spec.PodCIDRs = blocks[0], blocks
 	}
@@ -89,7 +90,8 @@ func (w *world) has(want ...string) {
 		line := n.Name + " " + strings.Join(n.Spec.PodCIDRs, ",")
 		if c := state.NodeCondition(n, fleet.ConditionPodCIDRAvailable); c != nil {
 			line = n.Name + " " + strings.Join(n.Spec.PodCIDRs, ",") + " " + c.Reason
-			if last := n.Status.Conditions[len(n.Status.Conditions)-1]; last.Type != corev1.NodeReady || c.Status != corev1.ConditionFalse || c.Message == "" {
+			if last := n.Status.Conditions[len(n.Status.Conditions)-1]; last.Type != corev1.NodeReady ||
+				c.Status != corev1.ConditionFalse || c.Message == "" {
 				w.t.Errorf("conditions of %s: %+v", n.Name, n.Status.Conditions)
 			}
 		}
@@ -125,7 +127,8 @@ func TestEachNodeGetsTheFirstFreeBlockForItsLife(t *testing.T) {
 }
 
 func TestTouchesOnlyChangesOfBlocks(t *testing.T) {
-	s, log := state.Apply(state.Empty("test", noon), []state.Change{state.Put(node("a", 0), ""), state.Put(node("far", 0, "10.64.2.0/24"), "")})
+	s, log := state.Apply(state.Empty("test", noon),
+		[]state.Change{state.Put(node("a", 0), ""), state.Put(node("far", 0, "10.64.2.0/24"), "")})
 	for _, c := range []struct {
 		rule   string
 		change func() []state.Change
@@ -153,8 +156,11 @@ func TestAFreedBlockGoesToTheLongestWaiting(t *testing.T) {
 	w.add(node("young", 2))
 	w.add(node("old", 1))
 	w.warned("young CIDRNotAvailable", "old CIDRNotAvailable")
-	w.has("a 10.64.0.0/24", "b 10.64.1.0/24", "c 10.64.2.0/24", "d 10.64.3.0/24", "old  CIDRNotAvailable", "young  CIDRNotAvailable")
-	if c := state.NodeCondition(w.s.Node("old"), fleet.ConditionPodCIDRAvailable); !strings.Contains(c.Message, "all 4 are taken") || !strings.Contains(c.Message, "--cluster-cidr") {
+	w.has("a 10.64.0.0/24", "b 10.64.1.0/24", "c 10.64.2.0/24", "d 10.64.3.0/24", "old  CIDRNotAvailable",
+		"young  CIDRNotAvailable")
+	if c := state.NodeCondition(w.s.Node("old"),
+		fleet.ConditionPodCIDRAvailable); !strings.Contains(c.Message, "all 4 are taken") ||
+		!strings.Contains(c.Message, "--cluster-cidr") {
 		t.Errorf("the message has no advice: %s", c.Message)
 	}
 	w.remove("b")
@@ -181,7 +187,8 @@ func TestABlockWrittenByAUserStays(t *testing.T) {
 		{"a node outside the range has a condition", []*corev1.Node{node("hand", 5, "192.168.7.0/24"), node("pi", 0)},
 			[]string{"hand 192.168.7.0/24 CIDROutOfRange", "pi 10.64.0.0/24"}, []string{"hand CIDROutOfRange"}},
 		{"a block larger than the range has a condition and takes everything", []*corev1.Node{node("hand", 5, "10.0.0.0/8"), node("pi", 0)},
-			[]string{"hand 10.0.0.0/8 CIDROutOfRange", "pi  CIDRNotAvailable"}, []string{"hand CIDROutOfRange", "pi CIDRNotAvailable"}},
+			[]string{"hand 10.0.0.0/8 CIDROutOfRange", "pi  CIDRNotAvailable"},
+			[]string{"hand CIDROutOfRange", "pi CIDRNotAvailable"}},
 		{"a second address family belongs to the administrator", []*corev1.Node{node("hand", 5, "10.64.0.0/24", "fd00::/64"), node("pi", 0)},
 			[]string{"hand 10.64.0.0/24,fd00::/64", "pi 10.64.1.0/24"}, nil},
 	} {
@@ -238,7 +245,8 @@ func FuzzBlocks(f *testing.F) {
 			case n != nil && r.Intn(2) == 0:
 				w.remove(name)
 			case n == nil && r.Intn(4) == 0:
-				w.add(node(name, age, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(r.Intn(20)), 0}), 22+r.Intn(4)).Masked().String()))
+				w.add(node(name, age, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(r.Intn(20)), 0}),
+					22+r.Intn(4)).Masked().String()))
 			case n == nil:
 				w.add(node(name, age))
 				first := slices.Index(before, false)
@@ -255,7 +263,8 @@ func FuzzBlocks(f *testing.F) {
 					want = outOfRange
 				}
 				for m := range w.s.Nodes() {
-					if m != n && state.HasBlock(m) && state.HasBlock(n) && state.BlocksOf(m)[0].Overlaps(state.BlocksOf(n)[0]) && byAge(m, n) < 0 && want == "" {
+					if m != n && state.HasBlock(m) && state.HasBlock(n) && state.BlocksOf(m)[0].Overlaps(state.BlocksOf(n)[0]) &&
+						byAge(m, n) < 0 && want == "" {
 						want = conflict
 					}
 				}

@@ -101,7 +101,8 @@ func TestTheConnectionRateOfOneAddressIsLimited(t *testing.T) {
 func TestARefusedConnectionDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &distant{Net: pipe.New()}
-		start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{Connections: 2, PerAddress: 5, PerAddressRate: 100}})
+		start(t, Config{Handler: &recorder{}, DevListen: n,
+			Limits: Limits{Connections: 2, PerAddress: 5, PerAddressRate: 100}})
 		first, _ := n.from(t, 1)
 		n.from(t, 1)
 		for range 20 {
@@ -127,8 +128,10 @@ func TestConnectNamesTheBoot(t *testing.T) {
 			t.Errorf("the Handler received %+v", p)
 		}
 		for name, mod := range map[string]func(*packets.Packet){
-			"another protocol's name":      func(pk *packets.Packet) { pk.Connect.ProtocolName = []byte("MQTX") },
-			"a password without a user":    func(pk *packets.Packet) { pk.Connect.UsernameFlag, pk.Connect.PasswordFlag = false, true },
+			"another protocol's name": func(pk *packets.Packet) { pk.Connect.ProtocolName = []byte("MQTX") },
+			"a password without a user": func(pk *packets.Packet) {
+				pk.Connect.UsernameFlag, pk.Connect.PasswordFlag = false, true
+			},
 			"a node's name that is a path": func(pk *packets.Packet) { pk.Connect.Username = []byte("../pi-3") },
 			"a name with a wildcard": func(pk *packets.Packet) {
 				pk.Connect.Username, pk.Connect.ClientIdentifier = []byte("+"), "+"

@@ -32,12 +32,14 @@ func TestS1PublishingForOtherNodesIsDroppedAndReported(t *testing.T) {
 		bad := dialPipe(t, n, "pi-1", nil)
 		topics := []string{
 			topicOf("pi-2", wire.ChannelLease), topicOf("pi-2", wire.ChannelStatus), topicOf("pi-2", wire.ChannelPods),
-			topicOf("pi-2", wire.ChannelEvent), topicOf("pi-2", wire.ChannelPresence), wire.ReplyTopic(wire.DefaultPrefix, "pi-2", "7"),
+			topicOf("pi-2", wire.ChannelEvent), topicOf("pi-2", wire.ChannelPresence),
+			wire.ReplyTopic(wire.DefaultPrefix, "pi-2", "7"),
 			topicOf("pi-2", wire.ChannelDesired), wire.RequestTopic(wire.DefaultPrefix, "pi-2", "7"),
 			topicOf("pi-1", wire.ChannelDesired), wire.RequestTopic(wire.DefaultPrefix, "pi-1", "7"),
 			topicOf("pi-1", "lease/1"), topicOf("pi-1", "reply"), topicOf("pi-1", "reply/a/b"), topicOf("pi-1", ""),
 			"fleet/v1/nodes/pi-1", "fleet/v1/nodes/pi-10/lease", "fleet/v2/nodes/pi-1/lease", "lease", "/", "\x01",
-			strings.Repeat("/", 30_000), "$SYS/broker/uptime", "$share/g/x", "$", "fleet/v1/nodes/+/lease", "fleet/v1/nodes/pi-1/#", "#",
+			strings.Repeat("/", 30_000), "$SYS/broker/uptime", "$share/g/x", "$", "fleet/v1/nodes/+/lease",
+			"fleet/v1/nodes/pi-1/#", "#",
 		}
 		payload := `{"boot":"b1","seq":1,"type":"Normal","reason":"R","state":"lost"}`
 		for _, topic := range topics {
@@ -84,7 +86,8 @@ func TestS2ForeignSubscriptionsAreRefused(t *testing.T) {
 		c := dialPipe(t, n, "pi-1", nil)
 		own := wire.Filters(wire.DefaultPrefix, "pi-1")
 		filters := []string{
-			"#", "+", "+/#", "+/+/#", "$SYS/#", "$share/g/" + own[0], "$share/g/#", "fleet/v1/nodes/+/desired", "fleet/v1/nodes/pi-2/desired",
+			"#", "+", "+/#", "+/+/#", "$SYS/#", "$share/g/" + own[0], "$share/g/#", "fleet/v1/nodes/+/desired",
+			"fleet/v1/nodes/pi-2/desired",
 			"fleet/v1/nodes/pi-2/request/+", "fleet/v1/nodes/pi-1/#", "fleet/v1/nodes/pi-1/+", "fleet/v1/nodes/pi-1/request/7",
 			"fleet/v1/nodes/pi-1/request/#", "fleet/v1/nodes/pi-1/lease", own[0] + "/",
 		}
@@ -116,9 +119,13 @@ func TestS3AndS4AConnectedDeviceKeepsItsNode(t *testing.T) {
 		return nil
 	}}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
-		incumbent := dialPipe(t, n, "pi-1", func(pk *packets.Packet) { pk.Connect.ClientIdentifier = "pi-1:3f2a9c0d1e4b5a67" })
+		incumbent := dialPipe(t, n, "pi-1", func(pk *packets.Packet) {
+			pk.Connect.ClientIdentifier = "pi-1:3f2a9c0d1e4b5a67"
+		})
 		conn, _ := n.Dial(t.Context(), "pi-1")
-		_, code := connect(t, conn, connectPacket("pi-1", func(pk *packets.Packet) { pk.Connect.ClientIdentifier = "pi-1:0000000000000000" }))
+		_, code := connect(t, conn, connectPacket("pi-1", func(pk *packets.Packet) {
+			pk.Connect.ClientIdentifier = "pi-1:0000000000000000"
+		}))
 		if code != 5 {
 			t.Errorf("the clone got CONNACK %d, want 5", code)
 		}
@@ -269,7 +276,8 @@ func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 	ca := newAuthority(t)
 	l, dev := loopback(t), loopback(t)
 	d := &recorder{}
-	b, err := New(Config{Handler: d, Log: quiet, Listen: l, TLS: ca.server(), DevListen: dev, Limits: Limits{Greeting: idleConns}})
+	b, err := New(Config{Handler: d, Log: quiet, Listen: l, TLS: ca.server(), DevListen: dev,
+		Limits: Limits{Greeting: idleConns}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +332,8 @@ func TestS6FiveThousandIdleConnectionsEnd(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
 		if got := b.Stats(); got.Connections != 1 || got.Refused["silent"] != idleConns {
-			t.Errorf("%d connections after %s, and %d ended for their silence; want the good one and %d", got.Connections, connectTimeout, got.Refused["silent"], idleConns)
+			t.Errorf("%d connections after %s, and %d ended for their silence; want the good one and %d", got.Connections,
+				connectTimeout, got.Refused["silent"], idleConns)
 		}
 	})
 }
@@ -335,7 +344,8 @@ func TestS7BadPayloadsAreAcknowledgedDroppedAndReported(t *testing.T) {
 			d := &recorder{}
 			bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 				c := dialPipe(t, n, "pi-1", nil)
-				for _, ch := range []wire.Channel{wire.ChannelLease, wire.ChannelStatus, wire.ChannelPods, wire.ChannelEvent, wire.ChannelPresence} {
+				for _, ch := range []wire.Channel{wire.ChannelLease, wire.ChannelStatus, wire.ChannelPods, wire.ChannelEvent,
+					wire.ChannelPresence} {
 					if !c.publish1(topicOf("pi-1", ch), payload, false) {
 						t.Errorf("%s: not acknowledged", ch)
 					}
@@ -474,10 +484,12 @@ func TestRequestsAndRepliesPass(t *testing.T) {
 		c.publish0(topicOf("pi-1", wire.ChannelPods), `{"boot":"b1","seq":3}`)
 		c.publish0(topicOf("pi-1", wire.ChannelEvent), `{"boot":"b1","type":"Normal","reason":"Pulled"}`)
 		c.publish0(topicOf("pi-1", wire.ChannelPresence), `{"boot":"b1","state":"shutdown"}`)
-		if want := []string{"connected pi-1 ", "reply pi-1 r1 0", "pods pi-1 3", "event pi-1 Pulled", "presence pi-1 b1 shutdown"}; !slices.Equal(d.all(), want) {
+		if want := []string{"connected pi-1 ", "reply pi-1 r1 0", "pods pi-1 3", "event pi-1 Pulled",
+			"presence pi-1 b1 shutdown"}; !slices.Equal(d.all(), want) {
 			t.Errorf("received %q, want %q", d.all(), want)
 		}
-		if err := b.Publish("pi-1", wire.ChannelDesired, make([]byte, wire.MaxToDevice+1)); err == nil || !strings.Contains(err.Error(), "exceed the limit") {
+		if err := b.Publish("pi-1", wire.ChannelDesired, make([]byte, wire.MaxToDevice+1)); err == nil ||
+			!strings.Contains(err.Error(), "exceed the limit") {
 			t.Errorf("a payload over 4 MiB: %v", err)
 		}
 	})
@@ -494,12 +506,14 @@ func TestAPanicOfAParserReleasesItsSlot(t *testing.T) {
 		}
 	}()
 	onGoroutine(func() {
-		_ = parseAndHandle(b, statuses, nil, func([]byte) (wire.Status, error) { panic("an accident") }, func(wire.Status) error { return nil })
+		_ = parseAndHandle(b, statuses, nil, func([]byte) (wire.Status, error) { panic("an accident") },
+			func(wire.Status) error { return nil })
 	})
 }
 
 func TestPacketsWithoutNewsAreReadAsSlowlyAsNews(t *testing.T) {
-	many := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Qos: 1}, ProtocolVersion: 4, PacketID: 1}
+	many := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Qos: 1}, ProtocolVersion: 4,
+		PacketID: 1}
 	for i := range 64 {
 		many.Filters = append(many.Filters, packets.Subscription{Filter: fmt.Sprintf("a/%d", i)})
 	}
@@ -529,7 +543,8 @@ func TestPacketsWithoutNewsAreReadAsSlowlyAsNews(t *testing.T) {
 					time.Sleep(10 * time.Millisecond)
 				}
 				// The first four seconds' worth is a burst.
-				if least, took := time.Duration((count*c.least/100-4)*float64(time.Second)), time.Since(began); took < least-100*time.Millisecond {
+				if least, took := time.Duration((count*c.least/100-4)*float64(time.Second)),
+					time.Since(began); took < least-100*time.Millisecond {
 					t.Errorf("%d packets were read in %s, want no less than %s", count, took, least)
 				}
 			})

@@ -99,7 +99,8 @@ func devices(addr string) error {
 	var seq uint64
 	send := func(i int) error {
 		seq++
-		payload := wire.AppendLease(nil, wire.Lease{Boot: "01JD8Y3QK8Z6M5N4P3R2S1T0VW", Seq: seq, Status: 17, Pods: 52, Desired: 31, Time: time.Now()})
+		payload := wire.AppendLease(nil, wire.Lease{Boot: "01JD8Y3QK8Z6M5N4P3R2S1T0VW", Seq: seq, Status: 17, Pods: 52,
+			Desired: 31, Time: time.Now()})
 		_, err := conns[i].Write(leasePacket(topics[i], payload))
 		return err
 	}
@@ -135,7 +136,8 @@ func leasePacket(topic string, payload []byte) []byte {
 // fleet starts the process that runs devices.
 func fleet(b *testing.B, addr string, count int) io.Writer {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "FLOTILLA_BENCH_DEVICES="+addr, fmt.Sprintf("FLOTILLA_BENCH_COUNT=%d", count), "GOMAXPROCS=1")
+	cmd.Env = append(os.Environ(), "FLOTILLA_BENCH_DEVICES="+addr, fmt.Sprintf("FLOTILLA_BENCH_COUNT=%d", count),
+		"GOMAXPROCS=1")
 	cmd.Stderr = os.Stderr
 	in, _ := cmd.StdinPipe()
 	out, _ := cmd.StdoutPipe()
@@ -188,7 +190,8 @@ func BenchmarkLease(b *testing.B) {
 		d, br := serve(b, pipe.New())
 		d.Connected(Peer{Node: "pi-1"})
 		s := &session{peer: Peer{Node: "pi-1"}, lease: topicOf("pi-1", wire.ChannelLease), rate: newBucket(1e9)}
-		body := leasePacket(s.lease, wire.AppendLease(nil, wire.Lease{Boot: "01JD8Y3QK8Z6M5N4P3R2S1T0VW", Seq: 4211, Time: time.Now()}))
+		body := leasePacket(s.lease, wire.AppendLease(nil, wire.Lease{Boot: "01JD8Y3QK8Z6M5N4P3R2S1T0VW", Seq: 4211,
+			Time: time.Now()}))
 		_, header := packetSize(body)
 		body = body[header:]
 		b.ReportAllocs()

@@ -23,7 +23,10 @@ import (
 
 type allow struct{ mqtt.HookBase }
 
-func (*allow) Provides(b byte) bool                                    { return b == mqtt.OnConnectAuthenticate || b == mqtt.OnACLCheck }
+func (*allow) Provides(b byte) bool {
+	return b == mqtt.OnConnectAuthenticate ||
+		b == mqtt.OnACLCheck
+}
 func (*allow) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
 func (*allow) OnACLCheck(*mqtt.Client, string, bool) bool              { return true }
 
@@ -102,7 +105,8 @@ func (h *hubBehind) say(channel string, v any) []byte {
 func behindBroker(t *testing.T, change func(*ClientConfig)) *hubBehind {
 	t.Helper()
 	address, _ := elsewhere(t)
-	h := &hubBehind{address: address, heard: &recorder{}, owners: &owners{by: map[string]Owner{"pi-1": {Key: "key-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1"}}}}
+	h := &hubBehind{address: address, heard: &recorder{},
+		owners: &owners{by: map[string]Owner{"pi-1": {Key: "key-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1"}}}}
 	cfg := ClientConfig{
 		Handler: h.heard, Log: quiet, Servers: []string{address}, Owner: h.owners.get,
 		Proof: func(node, boot string, p *wire.Proof) (string, error) {
@@ -134,7 +138,8 @@ func behindBroker(t *testing.T, change func(*ClientConfig)) *hubBehind {
 	if tok := h.device.Connect(); !tok.WaitTimeout(patience) || tok.Error() != nil {
 		t.Fatal(tok.Error())
 	}
-	h.device.SubscribeMultiple(map[string]byte{"fleet/v1/nodes/pi-1/desired": 0, "fleet/v1/nodes/pi-1/request/+": 0}, nil).WaitTimeout(patience)
+	h.device.SubscribeMultiple(map[string]byte{"fleet/v1/nodes/pi-1/desired": 0, "fleet/v1/nodes/pi-1/request/+": 0},
+		nil).WaitTimeout(patience)
 	t.Cleanup(func() { h.device.Disconnect(0) })
 	await(t, "the connection", c.Connected)
 	return h
@@ -153,7 +158,8 @@ func TestBehindABrokerTheHubAcknowledges(t *testing.T) {
 		return nil
 	}
 	for channel, v := range map[string]any{
-		"status": wire.Status{Boot: "b1", Seq: 1}, "pods": wire.Pods{Boot: "b1", Seq: 1}, "event": wire.Event{Boot: "b1", Type: "Normal", Reason: "R"},
+		"status": wire.Status{Boot: "b1", Seq: 1}, "pods": wire.Pods{Boot: "b1", Seq: 1},
+		"event": wire.Event{Boot: "b1", Type: "Normal", Reason: "R"},
 	} {
 		body := h.say(channel, v)
 		await(t, "the acknowledgement of "+channel, func() bool { return h.got("ack "+wire.AckOf(body)) == 1 })
@@ -166,7 +172,8 @@ func TestBehindABrokerTheHubAcknowledges(t *testing.T) {
 		t.Error("a status that could not be stored was acknowledged")
 	}
 	bad := h.say("event", []byte(`{"boot":"b1"}`))
-	await(t, "the acknowledgement of an invalid message, which would be repeated for ever", func() bool { return h.got("ack "+wire.AckOf(bad)) == 1 })
+	await(t, "the acknowledgement of an invalid message, which would be repeated for ever",
+		func() bool { return h.got("ack "+wire.AckOf(bad)) == 1 })
 	if h.heard.count("offence pi-1 event") != 1 {
 		t.Errorf("no offence: %q", h.heard.all())
 	}
@@ -187,10 +194,12 @@ func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 		h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: fmt.Sprintf("Marker%dX", before)})
 		h.say("lease", lease("b1", before+1))
 		await(t, "the message after it", func() bool {
-			return h.heard.count(fmt.Sprintf("event pi-1 Marker%dX", before)) == 1 && h.heard.count(fmt.Sprintf("lease pi-1 %d", before+1)) == 1
+			return h.heard.count(fmt.Sprintf("event pi-1 Marker%dX", before)) == 1 &&
+				h.heard.count(fmt.Sprintf("lease pi-1 %d", before+1)) == 1
 		})
 		for _, what := range h.heard.all()[before:] {
-			if !strings.HasPrefix(what, "lease") && !strings.HasPrefix(what, "event pi-1 Marker") && !strings.HasPrefix(what, "connected pi-1 3f2a9c0d1e4b5a67") {
+			if !strings.HasPrefix(what, "lease") && !strings.HasPrefix(what, "event pi-1 Marker") &&
+				!strings.HasPrefix(what, "connected pi-1 3f2a9c0d1e4b5a67") {
 				t.Errorf("%s: received %q", name, what)
 			}
 		}
@@ -206,14 +215,16 @@ func TestBehindABrokerABootNeedsAProof(t *testing.T) {
 		}
 		return errors.New("a clone is connected")
 	}
-	refused("a device that the hub refuses", wire.Status{Boot: "b4", Seq: 1, MachineID: "00112233445566aa", Proof: &wire.Proof{Key: []byte("key-1")}})
+	refused("a device that the hub refuses", wire.Status{Boot: "b4", Seq: 1, MachineID: "00112233445566aa",
+		Proof: &wire.Proof{Key: []byte("key-1")}})
 	h.heard.refuse = nil
 
 	h.heard.status = func(context.Context) error {
 		h.owners.set("pi-1", Owner{Key: "key-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b5"})
 		return nil
 	}
-	body := h.say("status", wire.Status{Boot: "b5", Seq: 1, MachineID: "3f2a9c0d1e4b5a67", Proof: &wire.Proof{Key: []byte("key-1")}})
+	body := h.say("status", wire.Status{Boot: "b5", Seq: 1, MachineID: "3f2a9c0d1e4b5a67",
+		Proof: &wire.Proof{Key: []byte("key-1")}})
 	await(t, "the device with the key", func() bool { return h.got("ack "+wire.AckOf(body)) == 1 })
 	if !h.Online("pi-1") || h.heard.count("status pi-1 1") != 1 {
 		t.Errorf("%q", h.heard.all())
@@ -257,7 +268,8 @@ func TestBehindABrokerALateWillIsIgnored(t *testing.T) {
 		t.Errorf("a late will has ended the session of a later connection: %q", h.heard.all())
 	}
 	will(2)
-	await(t, "the will of the newest connection", func() bool { return !h.Online("pi-1") && h.heard.count("disconnected") == 1 })
+	await(t, "the will of the newest connection",
+		func() bool { return !h.Online("pi-1") && h.heard.count("disconnected") == 1 })
 	status("b1", 4, 3)
 	will(0) // will of an agent that does not number its connections
 	await(t, "the will without a number", func() bool { return !h.Online("pi-1") && h.heard.count("disconnected") == 2 })
@@ -267,7 +279,8 @@ func TestBehindABrokerALateWillIsIgnored(t *testing.T) {
 // name also receives the requests, and could answer them.
 func TestBehindABrokerAReplyNamesItsBoot(t *testing.T) {
 	h := behindBroker(t, nil)
-	for name, r := range map[string]wire.Reply{"no boot": {Seq: 1}, "another": {Boot: "b0", Seq: 2}, "a request that has ended": {Boot: "b2", Seq: 3, EOF: true}} {
+	for name, r := range map[string]wire.Reply{"no boot": {Seq: 1}, "another": {Boot: "b0", Seq: 2},
+		"a request that has ended": {Boot: "b2", Seq: 3, EOF: true}} {
 		h.say("reply/q", r)
 		marker := h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker", Message: name})
 		await(t, "the message after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
@@ -331,7 +344,8 @@ func TestBehindABrokerRetainedMessagesAreIgnored(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- again.Run(ctx) }()
-	await(t, "the offence", func() bool { return heard.count("offence pi-1 has a retained message on") == 1 }) // further ones are counted, but not reported
+	// further ones are counted, but not reported
+	await(t, "the offence", func() bool { return heard.count("offence pi-1 has a retained message on") == 1 })
 	await(t, "all of them", func() bool { return again.Stats().Offences["retain"] == 6 })
 	time.Sleep(20 * time.Millisecond)
 	if all := heard.all(); len(all) != 1 || again.Online("pi-1") {
@@ -370,7 +384,8 @@ func TestBehindABrokerAFloodDoesNotBlockTheNode(t *testing.T) {
 	for i := range 10 {
 		h.say("lease", lease("b1", 1000+i))
 	}
-	await(t, "the leases of the node's own boot", func() bool { return h.heard.count("lease pi-1 10") == 10 && h.Online("pi-1") })
+	await(t, "the leases of the node's own boot",
+		func() bool { return h.heard.count("lease pi-1 10") == 10 && h.Online("pi-1") })
 }
 
 func TestBehindABrokerANodeConnectsAndDisconnects(t *testing.T) {

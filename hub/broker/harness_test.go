@@ -293,7 +293,8 @@ func (c *client) read() (packets.Packet, error) {
 func (c *client) subscribe(filters ...string) []byte {
 	c.t.Helper()
 	c.id++
-	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Qos: 1}, ProtocolVersion: 4, PacketID: c.id}
+	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Qos: 1}, ProtocolVersion: 4,
+		PacketID: c.id}
 	for _, f := range filters {
 		pk.Filters = append(pk.Filters, packets.Subscription{Filter: f, Qos: 1})
 	}
@@ -317,7 +318,8 @@ func (c *client) subscribeOwn(node string) {
 // publish0 publishes at QoS 0, and waits until the broker has read it.
 func (c *client) publish0(topic, payload string) {
 	c.t.Helper()
-	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish}, ProtocolVersion: 4, TopicName: topic, Payload: []byte(payload)})
+	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish}, ProtocolVersion: 4, TopicName: topic,
+		Payload: []byte(payload)})
 	c.ping()
 }
 
@@ -325,7 +327,8 @@ func (c *client) publish0(topic, payload string) {
 func (c *client) publish1(topic, payload string, retain bool) bool {
 	c.t.Helper()
 	c.id++
-	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1, Retain: retain}, ProtocolVersion: 4, PacketID: c.id, TopicName: topic, Payload: []byte(payload)})
+	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1, Retain: retain},
+		ProtocolVersion: 4, PacketID: c.id, TopicName: topic, Payload: []byte(payload)})
 	ack, err := c.read()
 	return err == nil && ack.FixedHeader.Type == packets.Puback && ack.PacketID == c.id
 }
@@ -366,7 +369,9 @@ type authority struct {
 
 func newAuthority(t testing.TB) *authority {
 	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -380,7 +385,11 @@ func newAuthority(t testing.TB) *authority {
 // issue issues a certificate that expires at until.
 func (a *authority) issue(subject pkix.Name, until time.Time) tls.Certificate {
 	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	template := &x509.Certificate{SerialNumber: big.NewInt(0xbeef), Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: until, DNSNames: []string{"hub.test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature}
+	template := &x509.Certificate{SerialNumber: big.NewInt(0xbeef), Subject: subject,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: until, DNSNames: []string{"hub.test"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		KeyUsage:    x509.KeyUsageDigitalSignature}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {
 		a.t.Fatal(err)
@@ -393,7 +402,8 @@ func (a *authority) device(node string) tls.Certificate {
 }
 
 func (a *authority) server() *tls.Config {
-	return &tls.Config{Certificates: []tls.Certificate{a.issue(pkix.Name{CommonName: "hub.test"}, time.Now().Add(time.Hour))}, ClientCAs: a.pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	return &tls.Config{Certificates: []tls.Certificate{a.issue(pkix.Name{CommonName: "hub.test"},
+		time.Now().Add(time.Hour))}, ClientCAs: a.pool, ClientAuth: tls.RequireAndVerifyClientCert}
 }
 
 func (a *authority) client(certs ...tls.Certificate) *tls.Config {

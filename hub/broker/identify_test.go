@@ -30,9 +30,11 @@ func TestACertificateYieldsNodeAndKey(t *testing.T) {
 	} {
 		var p Peer
 		err := identify(tls.ConnectionState{PeerCertificates: []*x509.Certificate{{
-			SerialNumber: big.NewInt(255), RawSubjectPublicKeyInfo: key, Subject: pkix.Name{CommonName: tt.node, Organization: tt.orgs},
+			SerialNumber: big.NewInt(255), RawSubjectPublicKeyInfo: key,
+			Subject: pkix.Name{CommonName: tt.node, Organization: tt.orgs},
 		}}}, &p)
-		if (err == nil) != tt.ok || tt.ok && (p.Node != tt.node || p.Key != hex.EncodeToString(sum[:])) || !tt.ok && p.Node != "" {
+		if (err == nil) != tt.ok || tt.ok && (p.Node != tt.node || p.Key != hex.EncodeToString(sum[:])) ||
+			!tt.ok && p.Node != "" {
 			t.Errorf("%s: %+v %v", tt.name, p, err)
 		}
 	}

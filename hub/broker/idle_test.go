@@ -26,7 +26,8 @@ func isIdle(b *Broker, node string) bool {
 
 // leaseBytes returns a lease followed by a ping.
 func leaseBytes(node string, seq uint64) []byte {
-	p := leasePacket(topicOf(node, wire.ChannelLease), wire.AppendLease(nil, wire.Lease{Boot: "b", Seq: seq, Time: time.Now()}))
+	p := leasePacket(topicOf(node, wire.ChannelLease),
+		wire.AppendLease(nil, wire.Lease{Boot: "b", Seq: seq, Time: time.Now()}))
 	return append(p, 0xc0, 0)
 }
 
@@ -129,7 +130,8 @@ func TestMessagesMayArriveInPieces(t *testing.T) {
 	both(t, func(t *testing.T, d *recorder, b *Broker, dial func(string) *client) {
 		c := dial("pi-1")
 		quietly := func() { t.Helper(); await(t, "idle", func() bool { return isIdle(b, "pi-1") }) }
-		event := encode(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1}, ProtocolVersion: 4, PacketID: 7,
+		event := encode(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1}, ProtocolVersion: 4,
+			PacketID:  7,
 			TopicName: topicOf("pi-1", wire.ChannelPresence), Payload: []byte(`{"boot":"b","state":"shutdown"}`)})
 		quietly()
 		for seq, cut := range []int{1, 2, 3, 40, 100} { // cuts in the header, the topic and the payload
@@ -161,13 +163,14 @@ func TestTheSessionOfAnIdleConnectionEndsOnce(t *testing.T) {
 		do   func(b *Broker, c *client)
 		will bool
 	}{
-		"the device's connection breaks":      {func(_ *Broker, c *client) { c.conn.Close() }, true},
-		"the connection breaks after a lease": {func(_ *Broker, c *client) { c.raw(leaseBytes("pi-1", 9)); c.conn.Close() }, true},
-		"the device sends DISCONNECT":         {func(_ *Broker, c *client) { c.raw([]byte{0xe0, 0}); c.conn.Close() }, false},
-		"the hub disconnects the device":      {func(b *Broker, _ *client) { b.Disconnect("pi-1") }, true},
-		"the device sends invalid MQTT":       {func(_ *Broker, c *client) { c.raw([]byte{0xf0, 0}) }, true},
-		"the Handler panics for a lease":      {func(b *Broker, c *client) { c.raw(leaseBytes("pi-1", 666)) }, true},
-		"the device is silent":                {func(*Broker, *client) {}, true},
+		"the device's connection breaks": {func(_ *Broker, c *client) { c.conn.Close() }, true},
+		"the connection breaks after a lease": {func(_ *Broker, c *client) { c.raw(leaseBytes("pi-1", 9)); c.conn.Close() },
+			true},
+		"the device sends DISCONNECT":    {func(_ *Broker, c *client) { c.raw([]byte{0xe0, 0}); c.conn.Close() }, false},
+		"the hub disconnects the device": {func(b *Broker, _ *client) { b.Disconnect("pi-1") }, true},
+		"the device sends invalid MQTT":  {func(_ *Broker, c *client) { c.raw([]byte{0xf0, 0}) }, true},
+		"the Handler panics for a lease": {func(b *Broker, c *client) { c.raw(leaseBytes("pi-1", 666)) }, true},
+		"the device is silent":           {func(*Broker, *client) {}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name == "the device is silent" && testing.Short() {

@@ -91,7 +91,8 @@ func TestMosquittosClientsCanBeDevices(t *testing.T) {
 			await(t, "the end of the session", func() bool { return !b.Online("pi-1") })
 		})
 	}
-	out, err := run(t, pub, "-h", "127.0.0.1", "-p", port(plain), "-V", "mqttv5", "-u", "pi-1", "-i", "pi-1", "-t", "x", "-m", "x")
+	out, err := run(t, pub, "-h", "127.0.0.1", "-p", port(plain), "-V", "mqttv5", "-u", "pi-1", "-i", "pi-1", "-t", "x",
+		"-m", "x")
 	if err == nil || !strings.Contains(strings.ToLower(out), "unsupported protocol version") {
 		t.Errorf("MQTT 5: %v\n%s", err, out)
 	}

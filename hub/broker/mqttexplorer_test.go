@@ -34,7 +34,8 @@ func TestMQTTExplorerObserves(t *testing.T) {
 		if err != nil {
 			w.Fatal(err)
 		}
-		conn := tls.Client(raw, w.ca.client(w.ca.issue(pkix.Name{CommonName: ObserverPrefix + "kari", Organization: []string{ObserverOrganization}}, time.Now().Add(time.Hour))))
+		conn := tls.Client(raw, w.ca.client(w.ca.issue(pkix.Name{CommonName: ObserverPrefix + "kari",
+			Organization: []string{ObserverOrganization}}, time.Now().Add(time.Hour))))
 		c := &client{t: w, conn: conn, r: bufio.NewReader(conn)}
 		say := func(what string) {
 			w.Helper()

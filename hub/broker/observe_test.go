@@ -76,7 +76,8 @@ func (w *world) device(node string) *client {
 
 func (w *world) observer(name string, mod func(*packets.Packet)) (*client, int) {
 	w.Helper()
-	c, code := w.dial(name, pkix.Name{CommonName: ObserverPrefix + name, Organization: []string{ObserverOrganization}}, mod)
+	c, code := w.dial(name, pkix.Name{CommonName: ObserverPrefix + name, Organization: []string{ObserverOrganization}},
+		mod)
 	synctest.Wait()
 	return c, code
 }
@@ -201,7 +202,8 @@ func TestAnObserverPublishesNothing(t *testing.T) {
 		o, _ := w.observer("kari", nil)
 		other, _ := w.observer("olav", nil)
 		other.subscribe("fleet/v1/#")
-		for _, topic := range []string{topicOf("pi-1", wire.ChannelStatus), topicOf("pi-1", wire.ChannelDesired), "$SYS/x", "x"} {
+		for _, topic := range []string{topicOf("pi-1", wire.ChannelStatus), topicOf("pi-1", wire.ChannelDesired), "$SYS/x",
+			"x"} {
 			for _, retain := range []bool{false, true} {
 				if !o.publish1(topic, `{"boot":"b1","seq":9}`, retain) {
 					t.Errorf("%s was not acknowledged: the client would repeat it for ever", topic)
@@ -210,10 +212,12 @@ func TestAnObserverPublishesNothing(t *testing.T) {
 			o.publish0(topic, `{"boot":"b1","seq":9}`)
 		}
 		dev.ping() // pi-1 received nothing before the response
-		if w.d.count("status") > 0 || w.d.count("offence") > 0 || len(other.next()) > 0 || w.b.Stats().Offences["topic"] != 12 {
+		if w.d.count("status") > 0 || w.d.count("offence") > 0 || len(other.next()) > 0 ||
+			w.b.Stats().Offences["topic"] != 12 {
 			t.Errorf("received %q; %v", w.d.all(), w.b.Stats().Offences)
 		}
-		o.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 2}, ProtocolVersion: 4, PacketID: 3, TopicName: "x", Payload: []byte("x")})
+		o.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 2}, ProtocolVersion: 4,
+			PacketID: 3, TopicName: "x", Payload: []byte("x")})
 		if _, err := o.read(); err == nil {
 			t.Error("QoS 2 was accepted")
 		}
@@ -226,7 +230,8 @@ func TestAnObserverPublishesNothing(t *testing.T) {
 			}
 		}
 		// Neither the name nor the client ID makes an observer a device.
-		if c, code := w.observer("pi-1", nil); code != 0 || w.d.count("connected pi-1") != 1 || w.d.count("disconnected pi-1") != 0 {
+		if c, code := w.observer("pi-1", nil); code != 0 || w.d.count("connected pi-1") != 1 ||
+			w.d.count("disconnected pi-1") != 0 {
 			t.Errorf("CONNACK %d; received %q", code, w.d.all())
 		} else if got := c.subscribe(topicOf("pi-1", wire.ChannelDesired)); got[0] != 0 {
 			t.Errorf("SUBACK %d", got[0])
@@ -291,7 +296,8 @@ func TestObserversAreLimitedAndEndWithTheirAccess(t *testing.T) {
 func TestMosquittoSubObserves(t *testing.T) {
 	sub, pub := tool(t, "mosquitto_sub"), tool(t, "mosquitto_pub")
 	ca := newAuthority(t)
-	mine := pemOf(t, t.TempDir(), ca, ca.issue(pkix.Name{CommonName: "kari", Organization: []string{ObserverOrganization}}, time.Now().Add(time.Hour)))
+	mine := pemOf(t, t.TempDir(), ca, ca.issue(pkix.Name{CommonName: "kari", Organization: []string{ObserverOrganization}},
+		time.Now().Add(time.Hour)))
 	l, dev := loopback(t), loopback(t)
 	b := start(t, Config{Handler: &recorder{}, Observers: &lookouts{}, Listen: l, DevListen: dev, TLS: ca.server()})
 	c := dialDev(t, dev.Addr(), "pi-1", nil)

@@ -112,7 +112,8 @@ func TestALeaseDoesNotOvertakeTheStatusBeforeIt(t *testing.T) {
 		}
 		_, _ = dev.conn.Write(slices.Concat(publish(wire.ChannelStatus, `{"boot":"b1","seq":1}`), publish(wire.ChannelLease, `{"boot":"b1","seq":2}`), publish(wire.ChannelStatus, `{"boot":"b1","seq":3}`)))
 		dev.ping()
-		if want := []string{"connected pi-1 ", "status pi-1 1", "lease pi-1 2", "status pi-1 3"}; !slices.Equal(d.all(), want) {
+		if want := []string{"connected pi-1 ", "status pi-1 1", "lease pi-1 2",
+			"status pi-1 3"}; !slices.Equal(d.all(), want) {
 			t.Errorf("received %q, want %q", d.all(), want)
 		}
 	})

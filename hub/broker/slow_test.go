@@ -48,7 +48,8 @@ func TestASlowPacketKeepsTheSessionAlive(t *testing.T) {
 		{"1.2 kB a second", 1200, time.Second, 0},
 		{"16 KiB every fourteen seconds", 16 << 10, 14 * time.Second, 0},
 		{"500 bytes a second", 512, time.Second, 75 * time.Second},
-		{"one byte every fourteen seconds", 1, 14 * time.Second, 75 * time.Second}, // the session ends after the packet's length has arrived
+		// the session ends after the packet's length has arrived
+		{"one byte every fourteen seconds", 1, 14 * time.Second, 75 * time.Second},
 		{"ten bytes a second", 10, time.Second, 75 * time.Second},
 		{"a pause of more than one and a half times the keep-alive", 8 << 10, 16 * time.Second, 15 * time.Second},
 	} {
@@ -85,7 +86,8 @@ func TestASlowPacketKeepsTheSessionAlive(t *testing.T) {
 					synctest.Wait()
 					drops.drop, drops.pause = c.drop, c.pause
 					began := time.Now()
-					pk := encode(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1}, ProtocolVersion: 4, PacketID: 7, TopicName: topicOf("pi-1", wire.ChannelStatus),
+					pk := encode(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1}, ProtocolVersion: 4,
+						PacketID: 7, TopicName: topicOf("pi-1", wire.ChannelStatus),
 						Payload: []byte(`{"boot":"b1","seq":1,"x":"` + strings.Repeat("x", size-100) + `"}`)})
 					_ = raw.SetWriteDeadline(time.Time{})
 					go func() { _, _ = conn.Write(pk) }()
@@ -99,7 +101,8 @@ func TestASlowPacketKeepsTheSessionAlive(t *testing.T) {
 					switch {
 					case c.cut == 0 && d.count("status pi-1 1") != 1:
 						t.Errorf("disconnected after %s", took)
-					case c.cut > 0 && (d.count("status pi-1 1") > 0 || !secure && took < c.cut-time.Second || took > most+3*c.pause+time.Second):
+					case c.cut > 0 && (d.count("status pi-1 1") > 0 || !secure && took < c.cut-time.Second ||
+						took > most+3*c.pause+time.Second):
 						t.Errorf("disconnected after %s, want %s; received %q", took, c.cut, d.all())
 					}
 					raw.Close()
@@ -129,7 +132,8 @@ func TestAReaderOfAHundredBytesASecondIsDisconnected(t *testing.T) {
 		}()
 		for b.Online("pi-1") && time.Since(began) < time.Hour {
 			time.Sleep(5 * time.Second)
-			_, _ = dev.conn.Write(encode(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}, ProtocolVersion: 4}))
+			_, _ = dev.conn.Write(encode(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq},
+				ProtocolVersion: 4}))
 		}
 		if took := time.Since(began); took < 100*time.Second || took > 2*time.Minute {
 			t.Errorf("disconnected after %s, want about %s", took, writeTimeout+100*time.Second)

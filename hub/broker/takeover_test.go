@@ -15,7 +15,8 @@ func TestADeviceThatSendsNoProofIsAskedForOne(t *testing.T) {
 	asked := func(want int, status wire.Status) {
 		t.Helper()
 		h.say("status", status)
-		marker := h.say("event", wire.Event{Boot: "b1", Type: "Normal", Reason: "Marker" + strconv.FormatUint(status.Seq, 10)})
+		marker := h.say("event", wire.Event{Boot: "b1", Type: "Normal",
+			Reason: "Marker" + strconv.FormatUint(status.Seq, 10)})
 		await(t, "the message after it", func() bool { return h.got("ack "+wire.AckOf(marker)) == 1 })
 		if n := h.got("renew"); n != want {
 			t.Errorf("status %d: asked %d times for a renewal, want %d", status.Seq, n, want)

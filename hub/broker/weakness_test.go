@@ -123,7 +123,8 @@ func TestM3ADeviceThatStopsReadingIsDisconnected(t *testing.T) {
 		time.Sleep(writeTimeout + time.Millisecond)
 		synctest.Wait()
 		if b.Online("pi-1") || !b.Online("pi-2") {
-			t.Errorf("after %s: pi-1 online %v, pi-2 online %v; want only pi-2", writeTimeout, b.Online("pi-1"), b.Online("pi-2"))
+			t.Errorf("after %s: pi-1 online %v, pi-2 online %v; want only pi-2", writeTimeout, b.Online("pi-1"),
+				b.Online("pi-2"))
 		}
 		if s := b.Stats().Dropped; s["superseded"] < 90 {
 			t.Errorf("100 desired states wait at once: %v", s)
@@ -283,7 +284,8 @@ func TestM6ANodeHasOneSession(t *testing.T) {
 		dialPipe(t, n, "pi-1", machine("3f2a9c0d1e4b5a67"))
 		second := dialPipe(t, n, "pi-1", machine("0000000000000000"))
 		second.ping()
-		if want := []string{"connected pi-1 3f2a9c0d1e4b5a67", "disconnected pi-1 3f2a9c0d1e4b5a67", "connected pi-1 0000000000000000"}; !slices.Equal(d.all(), want) {
+		if want := []string{"connected pi-1 3f2a9c0d1e4b5a67", "disconnected pi-1 3f2a9c0d1e4b5a67",
+			"connected pi-1 0000000000000000"}; !slices.Equal(d.all(), want) {
 			t.Errorf("received %q, want %q", d.all(), want)
 		}
 		if s := b.Stats(); s.Sessions != 1 || s.Connections != 1 {
@@ -467,7 +469,8 @@ func TestM12ConnectionsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := pipe.New()
 		var said bytes.Buffer
-		b := start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{Connections: 10, Greeting: 3}, Log: slog.New(slog.NewTextHandler(&said, nil))})
+		b := start(t, Config{Handler: &recorder{}, DevListen: n, Limits: Limits{Connections: 10, Greeting: 3},
+			Log: slog.New(slog.NewTextHandler(&said, nil))})
 		var idle []net.Conn
 		for range 8 { // three may begin the handshake, five are refused
 			c, err := n.Dial(t.Context(), "idle")
@@ -506,7 +509,8 @@ func TestM13SilenceIsDetectedWithAnyKeepAlive(t *testing.T) {
 	for _, c := range []struct {
 		asked uint16
 		cut   time.Duration
-	}{{0, 45 * time.Second}, {1, 15 * time.Second}, {10, 15 * time.Second}, {20, 30 * time.Second}, {60, 45 * time.Second}, {65535, 45 * time.Second}} {
+	}{{0, 45 * time.Second}, {1, 15 * time.Second}, {10, 15 * time.Second}, {20, 30 * time.Second}, {60,
+		45 * time.Second}, {65535, 45 * time.Second}} {
 		t.Run(fmt.Sprintf("keep-alive of %ds", c.asked), func(t *testing.T) {
 			d := &recorder{}
 			bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {

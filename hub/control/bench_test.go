@@ -34,22 +34,33 @@ func bigDeciders() []control.Decider {
 func bigFleet(n int, now time.Time) state.Snapshot {
 	var objects []state.Object
 	for i := range n {
-		objects = append(objects, bigNode(i, now, corev1.ConditionTrue), &state.Record{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pi-%06d", i)}, Boot: "b"})
+		objects = append(objects, bigNode(i, now, corev1.ConditionTrue),
+			&state.Record{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pi-%06d", i)}, Boot: "b"})
 	}
 	return state.Load(state.Empty("bench", now), objects, uint64(2*n))
 }
 
 func bigNode(i int, now time.Time, ready corev1.ConditionStatus) *corev1.Node {
 	name, site := fmt.Sprintf("pi-%06d", i), fmt.Sprintf("site-%04d", i/50)
-	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"),
+		corev1.ResourceMemory: resource.MustParse("4Gi"), corev1.ResourcePods: resource.MustParse("110")}
 	conditions := []corev1.NodeCondition{}
-	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
-		conditions = append(conditions, corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(now), LastHeartbeatTime: metav1.NewTime(now), Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"})
+	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+		corev1.NodePIDPressure} {
+		conditions = append(conditions, corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse,
+			LastTransitionTime: metav1.NewTime(now), LastHeartbeatTime: metav1.NewTime(now),
+			Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"})
 	}
-	conditions = append(conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: ready, LastTransitionTime: metav1.NewTime(now), LastHeartbeatTime: metav1.NewTime(now), Reason: "KubeletReady", Message: "kubelet is posting ready status"})
+	conditions = append(conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: ready,
+		LastTransitionTime: metav1.NewTime(now), LastHeartbeatTime: metav1.NewTime(now), Reason: "KubeletReady",
+		Message: "kubelet is posting ready status"})
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{corev1.LabelTopologyZone: site, corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "arm64"}},
-		Status:     corev1.NodeStatus{Capacity: list, Allocatable: list, Conditions: conditions, NodeInfo: corev1.NodeSystemInfo{MachineID: name, KernelVersion: "6.12.34", OSImage: "Debian GNU/Linux 12 (bookworm)"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now),
+			Labels: map[string]string{corev1.LabelTopologyZone: site, corev1.LabelHostname: name, corev1.LabelOSStable: "linux",
+				corev1.LabelArchStable: "arm64"}},
+		Status: corev1.NodeStatus{Capacity: list, Allocatable: list, Conditions: conditions,
+			NodeInfo: corev1.NodeSystemInfo{MachineID: name, KernelVersion: "6.12.34",
+				OSImage: "Debian GNU/Linux 12 (bookworm)"}},
 	}
 }
 
@@ -146,7 +157,8 @@ func BenchmarkLease(b *testing.B) {
 	for _, n := range sizes[:3] {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
 			book := nodetest.NewNotebook()
-			l := node.New(node.Config{Broker: book, Grace: 40 * time.Second}, control.Config{Store: book, Start: bigFleet(n, time.Now())})
+			l := node.New(node.Config{Broker: book, Grace: 40 * time.Second},
+				control.Config{Store: book, Start: bigFleet(n, time.Now())})
 			names := make([]string, n)
 			for i := range names {
 				names[i] = fmt.Sprintf("pi-%06d", i)
@@ -169,7 +181,8 @@ func BenchmarkMemoryPerIdleNode(b *testing.B) {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		book := nodetest.NewNotebook()
-		l := node.New(node.Config{Broker: book, Grace: 40 * time.Second}, control.Config{Store: book, Start: bigFleet(n, time.Now()), Deciders: bigDeciders()})
+		l := node.New(node.Config{Broker: book, Grace: 40 * time.Second},
+			control.Config{Store: book, Start: bigFleet(n, time.Now()), Deciders: bigDeciders()})
 		ctx, stop := context.WithCancel(b.Context())
 		over := make(chan error)
 		go func() { over <- l.Run(ctx) }()

@@ -41,7 +41,8 @@ func TestABudgetFollowsTheScaleOfItsWorkloads(t *testing.T) {
 			g.do("node", []string{"pi-1..3", "site=oslo"})
 			budget := &policyv1.PodDisruptionBudget{ObjectMeta: meta, Spec: policyv1.PodDisruptionBudgetSpec{
 				Selector: spec.selector, MaxUnavailable: ptr.To(intstr.FromInt32(1))}}
-			g.put(&corev1.ResourceQuota{ObjectMeta: meta, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("3")}}})
+			g.put(&corev1.ResourceQuota{ObjectMeta: meta,
+				Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("3")}}})
 			g.put(budget)
 			o := c.makes.DeepCopyObject().(state.Object)
 			admission.Default(o, admission.Settings{})
@@ -64,8 +65,10 @@ func TestABudgetFollowsTheScaleOfItsWorkloads(t *testing.T) {
 			}
 			next, log := state.Apply(g.s, []state.Change{state.Put(o, "")})
 			g.s, _, _ = g.settler.Settle(next, log, g.now)
-			if st := count(); st.ExpectedPods != c.want || st.DesiredHealthy != c.want-1 || st.DisruptionsAllowed != max(0, 4-c.want) {
-				t.Errorf("the budget expects %d pods, wants %d healthy and allows %d disruptions, want %d, %d and %d", st.ExpectedPods, st.DesiredHealthy, st.DisruptionsAllowed, c.want, c.want-1, max(0, 4-c.want))
+			if st := count(); st.ExpectedPods != c.want || st.DesiredHealthy != c.want-1 ||
+				st.DisruptionsAllowed != max(0, 4-c.want) {
+				t.Errorf("the budget expects %d pods, wants %d healthy and allows %d disruptions, want %d, %d and %d",
+					st.ExpectedPods, st.DesiredHealthy, st.DisruptionsAllowed, c.want, c.want-1, max(0, 4-c.want))
 			}
 		})
 	}

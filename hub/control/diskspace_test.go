@@ -46,7 +46,9 @@ func podNamed(name string) *corev1.Pod {
 // A pass without additions does not show that the disk has space again.
 func TestAFullDiskIsReportedUntilThereIsSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := &probingStore{refusingStore: &refusingStore{refuses: func(r Row) bool { return r.Key.Kind == state.Pods && r.Key.Name != "kiosk" }}}
+		disk := &probingStore{refusingStore: &refusingStore{refuses: func(r Row) bool {
+			return r.Key.Kind == state.Pods && r.Key.Name != "kiosk"
+		}}}
 		disk.refuse(fmt.Errorf("write: %w", ErrFull))
 		l := withAKiosk(time.Now(), disk)
 		ctx, cancel := context.WithCancel(t.Context())

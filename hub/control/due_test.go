@@ -111,8 +111,10 @@ func FuzzAlarms(f *testing.F) {
 					first = at
 				}
 			}
-			if at, ok := q.first(); ok != (len(model) > 0) || !at.Equal(first) || len(q.of) != len(model) || len(q.queue) != len(model) {
-				t.Fatalf("the first alarm is at %v, want %v; there are %d and %d alarms, want %d", at, first, len(q.of), len(q.queue), len(model))
+			if at, ok := q.first(); ok != (len(model) > 0) || !at.Equal(first) || len(q.of) != len(model) ||
+				len(q.queue) != len(model) {
+				t.Fatalf("the first alarm is at %v, want %v; there are %d and %d alarms, want %d", at, first, len(q.of),
+					len(q.queue), len(model))
 			}
 		}
 	})

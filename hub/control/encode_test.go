@@ -58,7 +58,8 @@ func TestRowsAreEncodedInParts(t *testing.T) {
 				bad := append([]Row{}, rows...)
 				bad[at].State = unwritable{&corev1.Namespace{}, panics}
 				err := encode(bad)
-				if err == nil || !strings.Contains(err.Error(), "no words") || !panics && !strings.Contains(err.Error(), bad[at].Key.String()) {
+				if err == nil || !strings.Contains(err.Error(), "no words") ||
+					!panics && !strings.Contains(err.Error(), bad[at].Key.String()) {
 					t.Errorf("row %d of %d cannot be encoded (by a panic: %v): %v", at, n, panics, err)
 				}
 			}

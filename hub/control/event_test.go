@@ -31,7 +31,8 @@ func TestTheOldestEventIsRemoved(t *testing.T) {
 			var objects []state.Object
 			add := func(i int, at time.Time, setTime func(*corev1.Event, time.Time)) {
 				e := &corev1.Event{InvolvedObject: ref, ObjectMeta: metav1.ObjectMeta{
-					Namespace: "default", Name: fmt.Sprintf("kiosk.%03d", i), CreationTimestamp: metav1.NewTime(now.Add(-3 * time.Hour))}}
+					Namespace: "default", Name: fmt.Sprintf("kiosk.%03d", i),
+					CreationTimestamp: metav1.NewTime(now.Add(-3 * time.Hour))}}
 				setTime(e, at)
 				objects = append(objects, e)
 			}
@@ -42,7 +43,8 @@ func TestTheOldestEventIsRemoved(t *testing.T) {
 			}
 			s := state.Load(state.Empty("h", now), objects, uint64(len(objects)))
 			var gone []string
-			for _, change := range AddEvent(s, ref, EventText{Type: corev1.EventTypeNormal, Reason: "Pulled", Message: "more"}, now) {
+			for _, change := range AddEvent(s, ref, EventText{Type: corev1.EventTypeNormal, Reason: "Pulled", Message: "more"},
+				now) {
 				if change.Delete {
 					gone = append(gone, change.Object.GetName())
 				}

@@ -43,7 +43,8 @@ func FuzzFirmware(f *testing.F) {
 				for _, n := range nodes {
 					a := s.Record(n).Assigned
 					if most[a.Rollout] < int32(len(nodes)) {
-						t.Fatalf("seed %d, %s: %v of %s have their turn, want at most %d", seed, now.Sub(g.start), nodes, site, most[a.Rollout])
+						t.Fatalf("seed %d, %s: %v of %s have their turn, want at most %d", seed, now.Sub(g.start), nodes, site,
+							most[a.Rollout])
 					}
 					if a.Step != fleet.FirmwareDraining || began[n].Equal(a.Since.Time) {
 						continue
@@ -59,7 +60,8 @@ func FuzzFirmware(f *testing.F) {
 							t.Fatalf("seed %d: %s begins at %s outside of its window %s-%s in %s", seed, n, clock, w.From, w.To, zone)
 						}
 					}
-					if p := ro.Status.Phase; ro.Spec.Paused || p == fleet.RolloutPaused || p == fleet.RolloutStopped || p == fleet.RolloutPending {
+					if p := ro.Status.Phase; ro.Spec.Paused || p == fleet.RolloutPaused || p == fleet.RolloutStopped ||
+						p == fleet.RolloutPending {
 						t.Fatalf("seed %d: %s begins although the rollout is %s", seed, n, p)
 					}
 				}
@@ -67,14 +69,16 @@ func FuzzFirmware(f *testing.F) {
 			for _, a := range made {
 				before, _ := a.Old.(*state.Record)
 				after, _ := a.New.(*state.Record)
-				if before == nil || after == nil || after.Assigned == nil || after.Assigned.Step != fleet.FirmwareTrying || before.Assigned.Step == fleet.FirmwareTrying {
+				if before == nil || after == nil || after.Assigned == nil || after.Assigned.Step != fleet.FirmwareTrying ||
+					before.Assigned.Step == fleet.FirmwareTrying {
 					continue
 				}
 				if n := s.Node(a.Key.Name); n != nil && !n.Spec.Unschedulable {
 					t.Fatalf("seed %d: %s may try although it is not cordoned", seed, a.Key.Name)
 				}
 				for p := range s.PodsOn(a.Key.Name) {
-					if state.ReadyOf(s.Node(a.Key.Name)) == corev1.ConditionTrue && p.Labels["app"] == "kiosk" && !state.Terminated(p) {
+					if state.ReadyOf(s.Node(a.Key.Name)) == corev1.ConditionTrue && p.Labels["app"] == "kiosk" &&
+						!state.Terminated(p) {
 						t.Fatalf("seed %d: %s may try although %s runs on it", seed, a.Key.Name, p.Name)
 					}
 				}
@@ -94,7 +98,8 @@ func FuzzFirmware(f *testing.F) {
 		g.do("deployment", []string{"kiosk", "replicas=3"})
 		g.do("wait", []string{"5s"})
 		for i := range sites {
-			if zone := []string{"", "Europe/Oslo", "America/Caracas"}[r.Intn(3)]; zone != "" && g.s.Site(fmt.Sprint("s", i)) != nil {
+			if zone := []string{"", "Europe/Oslo", "America/Caracas"}[r.Intn(3)]; zone != "" &&
+				g.s.Site(fmt.Sprint("s", i)) != nil {
 				g.do("zone", []string{fmt.Sprint("s", i), zone})
 			}
 		}
@@ -108,7 +113,9 @@ func FuzzFirmware(f *testing.F) {
 		firmware := func(more ...string) {
 			limit := int32(1 + r.Intn(6))
 			most["a"] = max(most["a"], limit) // turns that began under the old limit may end
-			g.do("firmware", append([]string{"a", "profile=pi", part, fmt.Sprint("batch=", 1+r.Intn(4)), fmt.Sprint("unavailable=", limit), fmt.Sprint("pause=", r.Intn(2) == 0), fmt.Sprint("threshold=", 1+r.Intn(100))}, more...))
+			g.do("firmware", append([]string{"a", "profile=pi", part, fmt.Sprint("batch=", 1+r.Intn(4)),
+				fmt.Sprint("unavailable=", limit), fmt.Sprint("pause=", r.Intn(2) == 0), fmt.Sprint("threshold=", 1+r.Intn(100))},
+				more...))
 		}
 		if r.Intn(2) == 0 {
 			firmware(window())
@@ -166,7 +173,8 @@ func FuzzFirmware(f *testing.F) {
 					firmware()
 				}
 			case 13: // a device begins or stops to report falsely
-				lie := [][]string{nil, {"state=UpToDate", "has=yes"}, {"state=Staged", "wants=yes"}, {"state=Trial", "wants=yes"}, {"state=RolledBack"}, {"state=Failed", "wants=yes"}}[r.Intn(6)]
+				lie := [][]string{nil, {"state=UpToDate", "has=yes"}, {"state=Staged", "wants=yes"}, {"state=Trial", "wants=yes"},
+					{"state=RolledBack"}, {"state=Failed", "wants=yes"}}[r.Intn(6)]
 				g.do("lie", append([]string{n}, lie...))
 			default:
 				g.do("wait", []string{fmt.Sprintf("%ds", 1+r.Intn(400))})
@@ -186,7 +194,8 @@ func FuzzFirmware(f *testing.F) {
 		}
 		most["a"] = max(most["a"], 2)
 		undone := r.Intn(2) == 0
-		g.do("firmware", []string{"a", "profile=pi", part, "unavailable=2", "pause=false", "threshold=1", fmt.Sprint("undo=", undone)})
+		g.do("firmware", []string{"a", "profile=pi", part, "unavailable=2", "pause=false", "threshold=1",
+			fmt.Sprint("undo=", undone)})
 		for range 60 {
 			g.do("wait", []string{"10m"})
 			for i := range size { // cordoned by a user during its turn

@@ -20,10 +20,11 @@ import (
 // is allowed to, and reports the result after a minute.
 type board struct {
 	report state.FirmwareReport
-	fate   string    // result of the next trial: "" kept, "breaks" rolled back, "dies" never returns, "refuses" does not begin
-	until  time.Time // end of the running reboot; zero: it does not reboot
-	tries  int
-	undo   bool // the reboot restores the previous configuration
+	// result of the next trial: "" kept, "breaks" rolled back, "dies" never returns, "refuses" does not begin
+	fate  string
+	until time.Time // end of the running reboot; zero: it does not reboot
+	tries int
+	undo  bool // the reboot restores the previous configuration
 
 	lies, has, wants string // false report: a state, and whether the device has and tries its node's configuration
 }
@@ -51,7 +52,8 @@ func (g *stage) doFirmware(verb string, names []string, opts map[string]string) 
 		if v := opts["zone"]; v != "" {
 			s.Selector.MatchLabels = map[string]string{corev1.LabelTopologyZone: v}
 		} else {
-			s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: corev1.LabelHostname, Operator: metav1.LabelSelectorOpExists}}
+			s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: corev1.LabelHostname,
+				Operator: metav1.LabelSelectorOpExists}}
 		}
 		number := func(k string, v int32) int32 {
 			if n, err := strconv.Atoi(opts[k]); err == nil {
@@ -59,9 +61,11 @@ func (g *stage) doFirmware(verb string, names []string, opts map[string]string) 
 			}
 			return v
 		}
-		s.Profile, s.Canary, s.Condition, s.Paused = opts["profile"], opts["canary"], opts["condition"], opts["paused"] == "true"
+		s.Profile, s.Canary, s.Condition, s.Paused = opts["profile"], opts["canary"], opts["condition"],
+			opts["paused"] == "true"
 		s.Undo = opts["undo"] == "true"
-		s.BatchSize, s.MaxUnavailablePerSite, s.SuccessThreshold = number("batch", 0), number("unavailable", 0), number("threshold", 0)
+		s.BatchSize, s.MaxUnavailablePerSite, s.SuccessThreshold = number("batch", 0), number("unavailable", 0),
+			number("threshold", 0)
 		s.Retry = int64(number("retry", int32(s.Retry)))
 		s.PauseOnFailure = nil
 		if v := opts["pause"]; v != "" {
@@ -87,7 +91,9 @@ func (g *stage) doFirmware(verb string, names []string, opts map[string]string) 
 	case "rollouts":
 		for r := range state.Each[*fleet.FirmwareRollout](g.s, state.FirmwareRollouts, "") {
 			st := r.Status
-			fmt.Fprintf(&g.out, "= %8s  (%s: %s, %d nodes: %d kept, %d bad, %d trying, %d staged, %d waiting: %s)\n", g.now.Sub(g.start).Truncate(time.Millisecond), r.Name, st.Phase, st.Nodes, st.Kept, st.Bad, st.Trying, st.Staged, st.Waiting, st.Sentence)
+			fmt.Fprintf(&g.out, "= %8s  (%s: %s, %d nodes: %d kept, %d bad, %d trying, %d staged, %d waiting: %s)\n",
+				g.now.Sub(g.start).Truncate(time.Millisecond), r.Name, st.Phase, st.Nodes, st.Kept, st.Bad, st.Trying, st.Staged,
+				st.Waiting, st.Sentence)
 		}
 	default:
 		return false
@@ -159,9 +165,11 @@ func (g *stage) bootBoards() (changes []state.Change) {
 			b.tries, b.report.Bad = int(r.Spec.Retry), nil
 		}
 		switch {
-		case assigned != "" && assigned == b.report.Digest && r.Status.Undoing && rec.Assigned.Step == fleet.FirmwareTrying && b.fate == "breaks":
+		case assigned != "" && assigned == b.report.Digest && r.Status.Undoing && rec.Assigned.Step == fleet.FirmwareTrying &&
+			b.fate == "breaks":
 			b.report.Candidate, b.report.State, b.report.Message = "", "Failed", "config.txt was changed"
-		case assigned != "" && assigned == b.report.Digest && r.Status.Undoing && rec.Assigned.Step == fleet.FirmwareTrying && b.fate != "refuses":
+		case assigned != "" && assigned == b.report.Digest && r.Status.Undoing && rec.Assigned.Step == fleet.FirmwareTrying &&
+			b.fate != "refuses":
 			b.report.Candidate, b.report.State, b.report.Message, b.undo, b.until = "", "Trial", "", true, g.now.Add(time.Minute)
 			g.silent[n.Name] = true
 		case assigned == "" || assigned == b.report.Digest:
@@ -174,7 +182,8 @@ func (g *stage) bootBoards() (changes []state.Change) {
 			b.report.State, b.report.Message, b.until = "Trial", "", g.now.Add(time.Minute)
 			g.silent[n.Name] = true
 		case b.report.Candidate != assigned:
-			b.report.Candidate, b.report.State, b.report.Message, b.report.Diff = assigned, "Staged", "", "+ cgroup_enable=memory"
+			b.report.Candidate, b.report.State, b.report.Message, b.report.Diff = assigned, "Staged", "",
+				"+ cgroup_enable=memory"
 		}
 		if rec.Firmware == nil || !same(*rec.Firmware, b.report) {
 			rec = rec.DeepCopy()
@@ -188,7 +197,8 @@ func (g *stage) bootBoards() (changes []state.Change) {
 }
 
 func same(a, b state.FirmwareReport) bool {
-	return slices.Equal(a.Bad, b.Bad) && a.Digest == b.Digest && a.Candidate == b.Candidate && a.State == b.State && a.Message == b.Message
+	return slices.Equal(a.Bad, b.Bad) && a.Digest == b.Digest && a.Candidate == b.Candidate && a.State == b.State &&
+		a.Message == b.Message
 }
 
 // turns returns, by site, the nodes that have their turn.

@@ -48,7 +48,8 @@ func FuzzSettle(f *testing.F) {
 					g.do("unwell", []string{n})
 				}
 			case 6:
-				g.do("deployment", []string{fmt.Sprint("d", r.Intn(2)), fmt.Sprint("replicas=", r.Intn(6)), fmt.Sprint("version=", r.Intn(3)), fmt.Sprintf("tolerate=%ds", r.Intn(100)), "cpu=100m"})
+				g.do("deployment", []string{fmt.Sprint("d", r.Intn(2)), fmt.Sprint("replicas=", r.Intn(6)),
+					fmt.Sprint("version=", r.Intn(3)), fmt.Sprintf("tolerate=%ds", r.Intn(100)), "cpu=100m"})
 			case 7:
 				g.do("daemonset", []string{"ds", fmt.Sprint("version=", r.Intn(3))})
 			case 8:

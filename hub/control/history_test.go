@@ -28,7 +28,8 @@ func TestHistoriesOutliveTheirEvents(t *testing.T) {
 		var objects []state.Object
 		for i := range dark + 1 { // one node on a site that stays up
 			n := bigNode(i, now, corev1.ConditionTrue)
-			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p-" + n.Name, UID: n.UID, CreationTimestamp: metav1.NewTime(now)}}
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p-" + n.Name, UID: n.UID,
+				CreationTimestamp: metav1.NewTime(now)}}
 			p.Spec = template("p", map[string]string{"tolerate": "20s"}).template.Spec
 			p.Spec.NodeName, p.Status.Phase, p.UID = n.Name, corev1.PodRunning, "pod-uid-"+n.UID
 			objects = append(objects, n, p, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Boot: "b"})
@@ -42,7 +43,8 @@ func TestHistoriesOutliveTheirEvents(t *testing.T) {
 				all[i] = d
 			}
 		}
-		l := node.New(node.Config{Broker: book, LeaseInterval: 10 * time.Second, Grace: 40 * time.Second}, control.Config{Store: book, Start: start, Deciders: all})
+		l := node.New(node.Config{Broker: book, LeaseInterval: 10 * time.Second, Grace: 40 * time.Second},
+			control.Config{Store: book, Start: start, Deciders: all})
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan error, 1)
 		go func() { over <- l.Run(ctx) }()
@@ -64,8 +66,10 @@ func TestHistoriesOutliveTheirEvents(t *testing.T) {
 				t.Fatal(err)
 			}
 			h := rec.History
-			if len(h) != 3 || h[0].Ready != corev1.ConditionTrue || h[1].Ready != corev1.ConditionUnknown || h[1].Out || !h[2].Out ||
-				len(rec.Evicted) != 1 || rec.Evicted[0].Pod != "default/p-"+name || rec.Evicted[0].Reason != "DeletionByTaintManager" {
+			if len(h) != 3 || h[0].Ready != corev1.ConditionTrue || h[1].Ready != corev1.ConditionUnknown || h[1].Out ||
+				!h[2].Out ||
+				len(rec.Evicted) != 1 || rec.Evicted[0].Pod != "default/p-"+name ||
+				rec.Evicted[0].Reason != "DeletionByTaintManager" {
 				if missing++; missing < 4 {
 					t.Errorf("%s has the history %v and %v", name, h, rec.Evicted)
 				}

@@ -140,7 +140,8 @@ func TestBoots(t *testing.T) {
 		clone := nodetest.Report("b3", 1, "True")
 		clone.MachineID = "fedcba9876543210"
 		must(node.ErrConflict, clone)
-		if c := state.NodeCondition(l.Snapshot().Node("pi-1"), "IdentityConflict"); c == nil || c.Status != corev1.ConditionTrue {
+		if c := state.NodeCondition(l.Snapshot().Node("pi-1"), "IdentityConflict"); c == nil ||
+			c.Status != corev1.ConditionTrue {
 			t.Errorf("IdentityConflict = %+v", c)
 		}
 		if err := l.Connect(node.Caller{Node: "pi-1", Machine: "fedcba9876543210"}); !errors.Is(err, node.ErrConflict) {
@@ -161,7 +162,8 @@ func TestWhatCannotBeStoredHasNotHappened(t *testing.T) {
 		defer stop()
 		book.FailWith(errors.New("disk full"))
 		put := func(s state.Snapshot, now time.Time) ([]state.Change, error) {
-			return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}, "")}, nil
+			return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}},
+				"")}, nil
 		}
 		if _, err := l.Do(t.Context(), put); err == nil {
 			t.Error("Do returned no error")
@@ -205,7 +207,8 @@ func TestAPodIsRemovedOnlyAfterItsDevicesReport(t *testing.T) {
 		l, book, stop := nodetest.Start(t, nil)
 		defer stop()
 		nodetest.Greet(t, l, "pi-1")
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"},
+			Spec: corev1.PodSpec{NodeName: "pi-1"}}
 		if _, err := l.Do(t.Context(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 			return []state.Change{state.Put(pod, "")}, nil
 		}); err != nil {
@@ -218,11 +221,13 @@ func TestAPodIsRemovedOnlyAfterItsDevicesReport(t *testing.T) {
 		uid := bound.Pods[0].UID
 		list := func(seq uint64, gen int64, pods ...wire.PodStatus) {
 			t.Helper()
-			if err := l.Pods(t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: seq, Generation: gen, Pods: pods}); err != nil {
+			if err := l.Pods(t.Context(), node.Caller{Node: "pi-1"},
+				wire.Pods{Boot: "b", Seq: seq, Generation: gen, Pods: pods}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		running := wire.PodStatus{UID: uid, Namespace: "default", Name: "kiosk", Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		running := wire.PodStatus{UID: uid, Namespace: "default", Name: "kiosk",
+			Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 		list(1, bound.Generation, running)
 		if got := l.Snapshot().Pod("default", "kiosk").Status.Phase; got != corev1.PodRunning {
 			t.Errorf("phase %s", got)
@@ -277,7 +282,8 @@ func TestTheFeedDropsChangesAfterFiveMinutes(t *testing.T) {
 func TestTheFeedIsBoundedAndReportsExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		book := nodetest.NewNotebook()
-		l := node.New(node.Config{Broker: book}, control.Config{Store: book, Start: state.Empty("x", time.Now()), History: 10})
+		l := node.New(node.Config{Broker: book}, control.Config{Store: book, Start: state.Empty("x", time.Now()),
+			History: 10})
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go l.Run(ctx)
@@ -287,7 +293,8 @@ func TestTheFeedIsBoundedAndReportsExpiry(t *testing.T) {
 		}
 		for range 50 {
 			if _, err := l.Do(t.Context(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
-				return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}, "")}, nil
+				return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}},
+					"")}, nil
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -316,12 +323,14 @@ func (endlessDecider) Decide(s state.Snapshot, _ []state.Subject, now time.Time)
 func TestADeciderThatNeverSettlesDoesNotEndTheHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		book := nodetest.NewNotebook()
-		l := node.New(node.Config{Broker: book}, control.Config{Store: book, Start: state.Empty("x", time.Now()), Deciders: []control.Decider{endlessDecider{}}})
+		l := node.New(node.Config{Broker: book}, control.Config{Store: book, Start: state.Empty("x", time.Now()),
+			Deciders: []control.Decider{endlessDecider{}}})
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan error, 1)
 		go func() { over <- l.Run(ctx) }()
 		if _, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
-			return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}, "")}, nil
+			return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}},
+				"")}, nil
 		}); err != nil {
 			t.Error(err)
 		}
@@ -393,11 +402,13 @@ func TestChangesOfAnUnsettledPassReachAllDeciders(t *testing.T) {
 		h := recorder{map[string]bool{}, map[string]bool{}}
 		book := nodetest.NewNotebook()
 		asks := 60
-		l = node.New(node.Config{Broker: book}, control.Config{Store: book, Start: from, Deciders: []control.Decider{recorder{h.seen, h.gone}, endlessBinder{asks: &asks}}})
+		l = node.New(node.Config{Broker: book}, control.Config{Store: book, Start: from,
+			Deciders: []control.Decider{recorder{h.seen, h.gone}, endlessBinder{asks: &asks}}})
 		ctx, stop2 := context.WithCancel(t.Context())
 		over := make(chan error, 1)
 		go func() { over <- l.Run(ctx) }()
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "x"}}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "x"}}}}
 		if _, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
 			return []state.Change{state.Put(pod, "")}, nil
 		}); err != nil {
@@ -408,7 +419,8 @@ func TestChangesOfAnUnsettledPassReachAllDeciders(t *testing.T) {
 		}
 		time.Sleep(1500 * time.Millisecond)
 		if l.Unsettled() != 1 || l.Snapshot().Record("pi-1").Generation < 2 {
-			t.Errorf("after %d passes that did not settle: the node's desired state is %d, and has the pod", l.Unsettled(), l.Snapshot().Record("pi-1").Generation)
+			t.Errorf("after %d passes that did not settle: the node's desired state is %d, and has the pod", l.Unsettled(),
+				l.Snapshot().Record("pi-1").Generation)
 		}
 		if !h.seen["kiosk on pi-1"] {
 			t.Errorf("the second decider has seen %v", h.seen)
@@ -440,7 +452,8 @@ func TestASettlerLosesNothingOfAnUnsettledPass(t *testing.T) {
 		t.Fatal("it settled")
 	}
 	// News during the wait is decided at once, and does not shorten the wait.
-	s, log = state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "other"}}, "")})
+	s, log = state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+		Name: "other"}}, "")})
 	asks = 0
 	if s, _, settled = settler.Settle(s, log, now.Add(time.Millisecond)); !settled || !h.seen["other on pi-1"] {
 		t.Errorf("news in between: settled %v, seen %v", settled, h.seen)
@@ -475,7 +488,8 @@ func TestNewsToAStoppingHubIsRefusedAtOnce(t *testing.T) {
 			})
 		}
 		stop()
-		if err := l.Status(t.Context(), node.Caller{Node: "late"}, nodetest.Report("b", 1, "True")); !errors.Is(err, control.ErrStopped) {
+		if err := l.Status(t.Context(), node.Caller{Node: "late"},
+			nodetest.Report("b", 1, "True")); !errors.Is(err, control.ErrStopped) {
 			t.Errorf("after the stop: %v", err)
 		}
 		wg.Wait()
@@ -516,7 +530,8 @@ func TestDeletionsOfAnUnsettledPassAreStillSeen(t *testing.T) {
 	h := recorder{map[string]bool{}, map[string]bool{}}
 	asks := 0
 	settler := control.NewSettler(node.Ended, h, endlessRemover{asks: &asks})
-	s, log := state.Apply(state.Empty("x", now), []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}}, "")})
+	s, log := state.Apply(state.Empty("x", now),
+		[]state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}}, "")})
 	s, _, settled := settler.Settle(s, log, now)
 	if settled || s.Pod("default", "kiosk") != nil || h.gone["kiosk"] {
 		t.Fatalf("settled %v after %d asks, seen %v", settled, asks, h.gone)
@@ -567,7 +582,8 @@ func TestASettlerAsksAboutEachSubjectOnce(t *testing.T) {
 	settler := control.NewSettler(node.Ended, subjectRecorder{every[:1:2], &asked})
 	now := time.Unix(100, 0)
 	put := func(s state.Snapshot, name string) (state.Snapshot, []state.Applied) {
-		return state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}, "")})
+		return state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+			Name: name}}, "")})
 	}
 	s, log := put(state.Empty("x", now), "a")
 	_, _, _ = settler.Settle(s, log, now)
@@ -579,7 +595,8 @@ func TestASettlerAsksAboutEachSubjectOnce(t *testing.T) {
 	}
 	s, log = put(s, "c")
 	_, _, _ = settler.Settle(s, append(log, log...), now.Add(time.Second))
-	if got := fmt.Sprint(asked); got != "[c c handed over c handed over c]" { // the subject without a namespace is a different one
+	if got := fmt.Sprint(asked); got != "[c c handed over c handed over c]" {
+		// the subject without a namespace is a different one
 		t.Errorf("about what changed and what is due: %s", got)
 	}
 	asked = nil
@@ -594,8 +611,10 @@ func TestOnBurstIsCalledWhenManyFallSilent(t *testing.T) {
 	for _, c := range []struct{ nodes, hurries int }{{1200, 1}, {400, 0}} {
 		synctest.Test(t, func(t *testing.T) {
 			cfg, began, hurries := config.Default(), time.Now(), atomic.Int64{}
-			l := node.New(node.Config{Broker: nodetest.NewNotebook(), LeaseInterval: cfg.LeaseInterval, Grace: cfg.NodeMonitorGracePeriod}, control.Config{
-				Store: nodetest.NewNotebook(), Start: bigFleet(c.nodes, began), Deciders: serve.Deciders(cfg), OnBurst: func() { hurries.Add(1) },
+			l := node.New(node.Config{Broker: nodetest.NewNotebook(), LeaseInterval: cfg.LeaseInterval,
+				Grace: cfg.NodeMonitorGracePeriod}, control.Config{
+				Store: nodetest.NewNotebook(), Start: bigFleet(c.nodes, began), Deciders: serve.Deciders(cfg),
+				OnBurst: func() { hurries.Add(1) },
 			})
 			ctx, stop := context.WithCancel(t.Context())
 			over := make(chan error, 1)

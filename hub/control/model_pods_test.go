@@ -137,7 +137,8 @@ func (p *modelPod) spells(n *modelNode, shift time.Duration) (w window) {
 		}
 		var next window
 		next.stay(p, s.key, s.from)
-		i := slices.IndexFunc(p.pod.Spec.Tolerations, func(tol corev1.Toleration) bool { return tolerates(tol, s.key, "", corev1.TaintEffectNoExecute) })
+		i := slices.IndexFunc(p.pod.Spec.Tolerations,
+			func(tol corev1.Toleration) bool { return tolerates(tol, s.key, "", corev1.TaintEffectNoExecute) })
 		if w.lo.IsZero() || next.lo.IsZero() || i < 0 {
 			w = next
 		}
@@ -225,7 +226,8 @@ func (m *model) asked(p *modelPod, now time.Time) {
 	if set != nil && why.Reason != "" {
 		set.driven = append(set.driven, now)
 	}
-	if why.Reason == "" && set != nil && m.nodes[p.pod.Spec.NodeName] != nil && m.outOfService(p.pod.Spec.NodeName) && active(p.pod) {
+	if why.Reason == "" && set != nil && m.nodes[p.pod.Spec.NodeName] != nil && m.outOfService(p.pod.Spec.NodeName) &&
+		active(p.pod) {
 		why.Reason = "DeletionByTaintManager"
 		set.driven = append(set.driven, now)
 	}
@@ -235,7 +237,8 @@ func (m *model) asked(p *modelPod, now time.Time) {
 		if w.lo.IsZero() {
 			m.fail(now, "%s is evicted from %s, where it may stay", name, p.pod.Spec.NodeName)
 		} else if now.Before(w.lo) {
-			m.fail(now, "%s is evicted from %s early: it may stay until %s", name, p.pod.Spec.NodeName, w.lo.Format("15:04:05.000"))
+			m.fail(now, "%s is evicted from %s early: it may stay until %s", name, p.pod.Spec.NodeName,
+				w.lo.Format("15:04:05.000"))
 		}
 	case "EvictionByEvictionAPI":
 		if !m.drained[p.pod.Spec.NodeName] {
@@ -370,7 +373,8 @@ func (m *model) storm(name string, set *modelSet, now time.Time) {
 	}
 	set.made, set.driven = recent(set.made), recent(set.driven)
 	if most := 25 * set.most; len(set.made) > most || len(set.driven) > most {
-		m.fail(now, "%s created %d pods and lost %d in an hour, with %d replicas", name, len(set.made), len(set.driven), set.most)
+		m.fail(now, "%s created %d pods and lost %d in an hour, with %d replicas", name, len(set.made), len(set.driven),
+			set.most)
 	}
 }
 

@@ -62,7 +62,8 @@ func modelStory(t *testing.T, seed uint64) {
 		}()
 		sites, size := 1+w.rand.IntN(3), 3+w.rand.IntN(9)
 		for i := range size {
-			r := &robot{name: fmt.Sprintf("n-%02d", i), site: fmt.Sprint("s", i*i%sites), ready: corev1.ConditionTrue, has: map[types.UID]*robotPod{}}
+			r := &robot{name: fmt.Sprintf("n-%02d", i), site: fmt.Sprint("s", i*i%sites), ready: corev1.ConditionTrue,
+				has: map[types.UID]*robotPod{}}
 			w.robots = append(w.robots, r)
 			if w.rand.IntN(8) > 0 {
 				w.join(r)
@@ -160,7 +161,8 @@ func (w *modelWorld) deployAs(name string, replicas int) {
 		w.tags++
 		app = fmt.Sprintf("%s-%d", name, w.tags)
 		made := (&stage{s: w.loop.Snapshot()}).deployment(name, map[string]string{"replicas": fmt.Sprint(replicas)})
-		made.Spec.Selector.MatchLabels, made.Spec.Template.Labels = map[string]string{"app": app}, map[string]string{"app": app}
+		made.Spec.Selector.MatchLabels, made.Spec.Template.Labels = map[string]string{"app": app},
+			map[string]string{"app": app}
 		for _, key := range []string{"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "mine", "yours"} {
 			if w.rand.IntN(2) > 0 {
 				continue
@@ -182,7 +184,8 @@ func (w *modelWorld) deployAs(name string, replicas int) {
 		made.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
 		d = made
 	}
-	w.do(fmt.Sprintf("deployment %s of %d %v", app, replicas, tolerationsOf(d.Spec.Template.Spec)), func(state.Snapshot, time.Time) []state.Change { return []state.Change{state.Put(d, "")} })
+	w.do(fmt.Sprintf("deployment %s of %d %v", app, replicas, tolerationsOf(d.Spec.Template.Spec)),
+		func(state.Snapshot, time.Time) []state.Change { return []state.Change{state.Put(d, "")} })
 }
 
 func tolerationsOf(spec corev1.PodSpec) (out []string) {
@@ -259,7 +262,8 @@ func (w *modelWorld) something(sites int) {
 		case 0:
 			w.drain(r.name)
 		case 1:
-			w.taint(r.name, corev1.Taint{Key: "node.kubernetes.io/out-of-service", Effect: corev1.TaintEffectNoExecute}, w.rand.IntN(3) > 0)
+			w.taint(r.name, corev1.Taint{Key: "node.kubernetes.io/out-of-service", Effect: corev1.TaintEffectNoExecute},
+				w.rand.IntN(3) > 0)
 		case 2:
 			w.byHand(r)
 		case 3:
@@ -299,7 +303,9 @@ func (w *modelWorld) byHand(r *robot) {
 		if s.Node(r.name) != nil {
 			return nil
 		}
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.name, CreationTimestamp: metav1.NewTime(now.Truncate(time.Second)), Labels: map[string]string{corev1.LabelTopologyZone: r.site}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.name,
+			CreationTimestamp: metav1.NewTime(now.Truncate(time.Second)),
+			Labels:            map[string]string{corev1.LabelTopologyZone: r.site}}}
 		if ready {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		}
@@ -398,7 +404,9 @@ func (w *modelWorld) drain(node string) {
 	w.model.drained[node] = true
 	w.mu.Unlock()
 	order := []string{"true", `{"timeout":"2m"}`, `{"timeout":"5m","force":true,"gracePeriodSeconds":1}`}[w.rand.IntN(3)]
-	w.edit(node, "drain "+order, func(n *corev1.Node) { metav1.SetMetaDataAnnotation(&n.ObjectMeta, "flotilla.dev/drain", order) })
+	w.edit(node, "drain "+order, func(n *corev1.Node) {
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, "flotilla.dev/drain", order)
+	})
 }
 
 // heal ends every disturbance: cuts, taints, drains and overrides.
@@ -407,7 +415,8 @@ func (w *modelWorld) heal() {
 	clear(w.dark)
 	for _, r := range w.robots {
 		r.cut, r.ready = false, corev1.ConditionTrue
-		for _, t := range append([]corev1.Taint{{Key: "node.kubernetes.io/out-of-service", Effect: corev1.TaintEffectNoExecute}}, modelTaints...) {
+		for _, t := range append([]corev1.Taint{{Key: "node.kubernetes.io/out-of-service",
+			Effect: corev1.TaintEffectNoExecute}}, modelTaints...) {
 			w.taint(r.name, t, false)
 		}
 		w.edit(r.name, "in use", func(n *corev1.Node) {

@@ -91,8 +91,10 @@ type modelSite struct {
 
 func newModel() *model {
 	return &model{
-		nodes: map[string]*modelNode{}, lastSeen: map[string]time.Time{}, ready: map[string]readyReport{}, sites: map[string]*modelSite{}, pods: map[types.NamespacedName]*modelPod{},
-		sets: map[string]*modelSet{}, drained: map[string]bool{}, forced: map[types.UID]bool{}, over: map[types.UID]bool{}, absent: map[string]time.Time{}, tainted: map[string]map[string]bool{},
+		nodes: map[string]*modelNode{}, lastSeen: map[string]time.Time{}, ready: map[string]readyReport{},
+		sites: map[string]*modelSite{}, pods: map[types.NamespacedName]*modelPod{},
+		sets: map[string]*modelSet{}, drained: map[string]bool{}, forced: map[types.UID]bool{}, over: map[types.UID]bool{},
+		absent: map[string]time.Time{}, tainted: map[string]map[string]bool{},
 	}
 }
 
@@ -379,7 +381,8 @@ func (m *model) checkTainted(given []*modelNode, now time.Time) {
 			m.fail(now, "%s is tainted although it is Ready=%s", name, n.ready)
 		case s.rate == 0:
 			ready, not := m.count(modelZone(n.node))
-			m.fail(now, "%s is tainted although its site must not evict (%d ready, %d not, full disruption %v)", name, ready, not, m.master)
+			m.fail(now, "%s is tainted although its site must not evict (%d ready, %d not, full disruption %v)", name, ready,
+				not, m.master)
 		case now.Sub(n.left) < judgedFrom:
 			m.fail(now, "%s is tainted %s after it failed, want at least %s", name, now.Sub(n.left), judgedFrom)
 		case s.tokens < 1-1e-4:
@@ -473,7 +476,8 @@ func (m *model) overdue(now time.Time) {
 		case s.eligible.IsZero():
 			s.eligible = now
 		case now.Sub(s.eligible) > 2*time.Second:
-			m.fail(now, "%s should have been tainted %s ago: its site may taint %g nodes a second", head.node.Name, now.Sub(s.eligible), s.rate)
+			m.fail(now, "%s should have been tainted %s ago: its site may taint %g nodes a second", head.node.Name,
+				now.Sub(s.eligible), s.rate)
 		}
 	}
 }

@@ -148,7 +148,9 @@ func (w *modelWorld) up() {
 	if *modelSeed != 0 {
 		log = slog.New(slog.NewTextHandler(w, nil))
 	}
-	w.loop = node.New(node.Config{Broker: w, LeaseInterval: 10 * time.Second, Grace: lifecycle.Defaults.Grace}, control.Config{Log: log, Store: w, Start: state.Load(state.Empty("story", time.Now()), objects, w.rev), Deciders: deciders()})
+	w.loop = node.New(node.Config{Broker: w, LeaseInterval: 10 * time.Second, Grace: lifecycle.Defaults.Grace},
+		control.Config{Log: log, Store: w, Start: state.Load(state.Empty("story", time.Now()), objects, w.rev),
+			Deciders: deciders()})
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan error, 1)
 	go func() { over <- w.loop.Run(ctx) }()
@@ -168,7 +170,8 @@ func (w *modelWorld) do(what string, news func(s state.Snapshot, now time.Time) 
 		return
 	}
 	w.say("%s", what)
-	if _, err := w.loop.Do(context.Background(), func(s state.Snapshot, now time.Time) ([]state.Change, error) { return news(s, now), nil }); err != nil {
+	if _, err := w.loop.Do(context.Background(),
+		func(s state.Snapshot, now time.Time) ([]state.Change, error) { return news(s, now), nil }); err != nil {
 		w.t.Fatalf("seed %d: %s: %v", w.seed, what, err)
 	}
 }
@@ -276,7 +279,8 @@ func (w *modelWorld) lease(r *robot, now time.Time) {
 		w.model.lastSeen[r.name] = now
 		w.mu.Unlock()
 	}
-	w.loop.Lease(node.Caller{Node: r.name}, wire.Lease{Boot: r.boot, Seq: r.seq, Status: r.says, Pods: r.listed, Desired: r.stored})
+	w.loop.Lease(node.Caller{Node: r.name}, wire.Lease{Boot: r.boot, Seq: r.seq, Status: r.says, Pods: r.listed,
+		Desired: r.stored})
 }
 
 // report sends the status of a device.
@@ -286,9 +290,14 @@ func (w *modelWorld) report(r *robot) {
 	now := time.Now()
 	w.model.lastSeen[r.name], w.model.ready[r.name] = now, readyReport{r.ready, now}
 	w.mu.Unlock()
-	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("2Gi"), corev1.ResourcePods: resource.MustParse("20")}
-	st := wire.Status{Boot: r.boot, Seq: r.says, MachineID: fmt.Sprintf("%016x", len(r.name)+int(r.name[len(r.name)-1])<<8), Registration: wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: r.site}},
-		Status: corev1.NodeStatus{Capacity: list, Allocatable: list, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: r.ready, Reason: "Kubelet", Message: "as told"}}}}
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"),
+		corev1.ResourceMemory: resource.MustParse("2Gi"), corev1.ResourcePods: resource.MustParse("20")}
+	st := wire.Status{Boot: r.boot, Seq: r.says,
+		MachineID:    fmt.Sprintf("%016x", len(r.name)+int(r.name[len(r.name)-1])<<8),
+		Registration: wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: r.site}},
+		Status: corev1.NodeStatus{Capacity: list, Allocatable: list,
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: r.ready, Reason: "Kubelet",
+				Message: "as told"}}}}
 	if err := w.loop.Status(context.Background(), node.Caller{Node: r.name}, st); err != nil {
 		w.t.Fatalf("seed %d: status of %s: %v\n%s", w.seed, r.name, err, w.story())
 	}
@@ -300,7 +309,8 @@ func (w *modelWorld) list(r *robot) {
 	pods := wire.Pods{Boot: r.boot, Seq: r.listed, Generation: r.stored}
 	for uid, p := range r.has {
 		ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}
-		pods.Pods = append(pods.Pods, wire.PodStatus{UID: uid, Namespace: p.pod.Namespace, Name: p.pod.Name, Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{ready}}})
+		pods.Pods = append(pods.Pods, wire.PodStatus{UID: uid, Namespace: p.pod.Namespace, Name: p.pod.Name,
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{ready}}})
 	}
 	slices.SortFunc(pods.Pods, func(a, b wire.PodStatus) int { return strings.Compare(a.Name, b.Name) })
 	if err := w.loop.Pods(context.Background(), node.Caller{Node: r.name}, pods); err == nil {

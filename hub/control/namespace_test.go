@@ -17,9 +17,11 @@ import (
 func TestADeletedNamespaceHasNoMissingPods(t *testing.T) {
 	g := newStage(t, deciders()...)
 	g.do("node", []string{"pi-1", "site=oslo"})
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}}
 	g.put(ns)
-	g.put(&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("1")}}})
+	g.put(&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("1")}}})
 	g.do("pod", []string{"alone", "node=pi-1"})
 	g.do("wait", []string{"3s"})
 	g.do("deployment", []string{"kiosk", "replicas=2"})

@@ -63,7 +63,8 @@ func TestTheSenderOfSlowNewsWaits(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := New(Config{Store: slowDisk(c.writes), Deciders: []Decider{slowDecider(c.thinks)}, Start: state.Empty("hub", time.Now())})
+				l := New(Config{Store: slowDisk(c.writes), Deciders: []Decider{slowDecider(c.thinks)},
+					Start: state.Empty("hub", time.Now())})
 				ctx, stop := context.WithCancel(t.Context())
 				over := make(chan error)
 				go func() { over <- l.Run(ctx) }()
@@ -79,7 +80,8 @@ func TestTheSenderOfSlowNewsWaits(t *testing.T) {
 					}
 				}
 				do(0, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem}})
-				do(c.hears, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: heavy, Labels: map[string]string{"x": strings.Repeat("x", c.bytes)}}})
+				do(c.hears, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: heavy,
+					Labels: map[string]string{"x": strings.Repeat("x", c.bytes)}}})
 				synctest.Wait()
 				began := time.Now()
 				do(0)

@@ -29,7 +29,8 @@ func TestADeciderThatPanicsIsAskedAgainLater(t *testing.T) {
 	h := recorder{map[string]bool{}, map[string]bool{}}
 	asks := 0
 	settler := control.NewSettler(nil, panickingDecider{name: "bad"}, endlessBinder{asks: &asks}, h)
-	s, log := state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "bad"}}, "")})
+	s, log := state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+		Name: "bad"}}, "")})
 	s, _, settled := settler.Settle(s, log, now)
 	if settled || !h.seen["bad on "] {
 		t.Errorf("settled %v, deciders that saw it: %v", settled, h.seen)

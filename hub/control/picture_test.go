@@ -97,7 +97,8 @@ func (p *picture) see(s state.Snapshot, silent map[string]bool, now time.Duratio
 			i = len(p.nodes)
 			p.nodes = append(p.nodes, &strip{name: n.Name})
 		}
-		given := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute })
+		given := slices.ContainsFunc(n.Spec.Taints,
+			func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute })
 		switch ready := state.ReadyOf(n); {
 		case given:
 			p.nodes[i].is("NoExecute", now)
@@ -144,8 +145,9 @@ const (
 // looks maps each state to a class of the style sheet, and to a colour for viewers without the
 // style sheet.
 var looks = map[string][2]string{
-	"ready": {"ok-back", "#e2f3e8"}, "silent": {"idle", "#e9edf1"}, "Unknown": {"warn-back", "#fbf0d5"}, "NoExecute": {"bad-back", "#fbe6e4"},
-	"runs": {"ok", "#14713d"}, "Terminating": {"bad", "#b3261e"},
+	"ready": {"ok-back", "#e2f3e8"}, "silent": {"idle", "#e9edf1"}, "Unknown": {"warn-back", "#fbf0d5"},
+	"NoExecute": {"bad-back", "#fbe6e4"},
+	"runs":      {"ok", "#14713d"}, "Terminating": {"bad", "#b3261e"},
 }
 
 func (p *picture) svg() string {
@@ -174,7 +176,8 @@ func (p *picture) svg() string {
 				if kind == "Terminating" { // this state is also marked by its shape
 					h = 2
 				}
-				rect(kind, from, to, y+(podHeight-h)/2, h, fmt.Sprintf("%s %s from %s to %s", pod.name, kind, clock(from), clock(to)))
+				rect(kind, from, to, y+(podHeight-h)/2, h,
+					fmt.Sprintf("%s %s from %s to %s", pod.name, kind, clock(from), clock(to)))
 			})
 			y += podHeight + 3
 		}

@@ -71,7 +71,8 @@ func rich(t *testing.T, seed int64) {
 		case 2:
 			spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}}}
 		case 3, 4:
-			k := corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: sel}
+			k := corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone,
+				WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: sel}
 			if r.Intn(2) == 0 {
 				k.MinDomains = ptr.To(int32(2))
 			}
@@ -83,9 +84,11 @@ func rich(t *testing.T, seed int64) {
 			}
 			spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{k}
 		case 5:
-			c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080, HostIP: one("", "10.0.0.1"), Protocol: corev1.Protocol(one("TCP", "UDP"))}}
+			c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080, HostIP: one("", "10.0.0.1"),
+				Protocol: corev1.Protocol(one("TCP", "UDP"))}}
 		case 6, 7:
-			spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: one("c-0", "c-1", "c-2")}}}}
+			spec.Volumes = []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: one("c-0", "c-1", "c-2")}}}}
 		case 8:
 			spec.Tolerations = []corev1.Toleration{{Key: "mine", Operator: corev1.TolerationOpExists, TolerationSeconds: nil}}
 		}
@@ -203,7 +206,8 @@ func rich(t *testing.T, seed int64) {
 			edit(node(), "cordon", func(n *corev1.Node) { n.Spec.Unschedulable = !n.Spec.Unschedulable })
 		case 9:
 			edit(node(), "taint", func(n *corev1.Node) {
-				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "mine", Effect: corev1.TaintEffect(one("NoExecute", "NoSchedule", "PreferNoSchedule"))})
+				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "mine",
+					Effect: corev1.TaintEffect(one("NoExecute", "NoSchedule", "PreferNoSchedule"))})
 			})
 		case 10:
 			edit(node(), "untaint", func(n *corev1.Node) {
@@ -241,8 +245,10 @@ func rich(t *testing.T, seed int64) {
 			}
 		case 17, 18:
 			name := fmt.Sprint("c-", r.Intn(3))
-			c := &corev1.PersistentVolumeClaim{ObjectMeta: meta(name), Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}}
-			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.PersistentVolumeAccessMode(one("ReadWriteOnce", "ReadWriteOncePod"))}
+			c := &corev1.PersistentVolumeClaim{ObjectMeta: meta(name),
+				Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}}
+			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.PersistentVolumeAccessMode(one("ReadWriteOnce",
+				"ReadWriteOncePod"))}
 			c.Spec.Resources.Requests = corev1.ResourceList{"storage": resource.MustParse("1Gi")}
 			if r.Intn(2) == 0 {
 				c.Spec.StorageClassName = ptr.To(one("local", "keeps", ""))
@@ -256,48 +262,64 @@ func rich(t *testing.T, seed int64) {
 			drop(random(state.Volumes))
 		case 21:
 			keep, mode := corev1.PersistentVolumeReclaimRetain, storagev1.VolumeBindingWaitForFirstConsumer
-			upsert(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "keeps", Annotations: map[string]string{state.DefaultClassAnnotation: one("true", "false")}}, Provisioner: state.LocalProvisioner, ReclaimPolicy: &keep, VolumeBindingMode: &mode})
+			upsert(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "keeps",
+				Annotations: map[string]string{state.DefaultClassAnnotation: one("true", "false")}},
+				Provisioner: state.LocalProvisioner, ReclaimPolicy: &keep, VolumeBindingMode: &mode})
 		case 22:
 			drop(random(state.StorageClasses))
 		case 23:
 			upsert(&policyv1.PodDisruptionBudget{ObjectMeta: meta(one("b-0", "b-1")), Spec: policyv1.PodDisruptionBudgetSpec{
-				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": one("a", "b", "c")}}, MinAvailable: ptr.To(intstr.Parse(one("0", "1", "50%")))}})
+				Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": one("a", "b", "c")}},
+				MinAvailable: ptr.To(intstr.Parse(one("0", "1", "50%")))}})
 		case 24:
 			drop(random(state.PodDisruptionBudgets))
 		case 25:
 			app := one("a", "b")
 			t, sel := tmpl(app)
-			upsert(&appsv1.Deployment{ObjectMeta: meta("d-" + app), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(r.Intn(4))), Selector: sel, Template: t}})
+			upsert(&appsv1.Deployment{ObjectMeta: meta("d-" + app),
+				Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(r.Intn(4))), Selector: sel, Template: t}})
 		case 26:
 			app := one("sa", "sb")
 			t, sel := tmpl(app)
-			o := &appsv1.StatefulSet{ObjectMeta: meta("s-" + app), Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(int32(r.Intn(4))), Selector: sel, Template: t, ServiceName: "x", PodManagementPolicy: appsv1.PodManagementPolicyType(one("OrderedReady", "Parallel"))}}
-			o.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{"ReadWriteOnce"}, Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{"storage": resource.MustParse("1Gi")}}}}}
+			o := &appsv1.StatefulSet{ObjectMeta: meta("s-" + app),
+				Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(int32(r.Intn(4))), Selector: sel, Template: t, ServiceName: "x",
+					PodManagementPolicy: appsv1.PodManagementPolicyType(one("OrderedReady", "Parallel"))}}
+			o.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"},
+				Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{"ReadWriteOnce"},
+					Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{"storage": resource.MustParse("1Gi")}}}}}
 			upsert(o)
 		case 27:
 			t, sel := tmpl("ds")
-			upsert(&appsv1.DaemonSet{ObjectMeta: meta("ds"), Spec: appsv1.DaemonSetSpec{Selector: sel, Template: t, UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType}}})
+			upsert(&appsv1.DaemonSet{ObjectMeta: meta("ds"),
+				Spec: appsv1.DaemonSetSpec{Selector: sel, Template: t,
+					UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType}}})
 		case 28:
 			name := one("j-0", "j-1")
 			t, sel := tmpl(name)
 			t.Spec.RestartPolicy = corev1.RestartPolicyNever
-			j := &batchv1.Job{ObjectMeta: meta(name), Spec: batchv1.JobSpec{Completions: ptr.To(int32(2)), Parallelism: ptr.To(int32(1 + r.Intn(2))), Selector: sel, Template: t, BackoffLimit: ptr.To(int32(2))}}
+			j := &batchv1.Job{ObjectMeta: meta(name),
+				Spec: batchv1.JobSpec{Completions: ptr.To(int32(2)), Parallelism: ptr.To(int32(1 + r.Intn(2))), Selector: sel,
+					Template: t, BackoffLimit: ptr.To(int32(2))}}
 			if g.s.Get(state.KeyOf(j)) == nil {
 				upsert(j)
 			}
 		case 29:
-			if p, _ := random(state.Pods).(*corev1.Pod); p != nil && p.Status.Phase == corev1.PodRunning && !g.silent[p.Spec.NodeName] {
+			if p, _ := random(state.Pods).(*corev1.Pod); p != nil && p.Status.Phase == corev1.PodRunning &&
+				!g.silent[p.Spec.NodeName] {
 				p = p.DeepCopy()
 				p.Status.Phase = corev1.PodPhase(one("Succeeded", "Failed"))
 				say("%s has %s", p.Name, p.Status.Phase)
 				g.put(p)
 			}
 		case 30:
-			drop(random([]state.Kind{state.Deployments, state.StatefulSets, state.DaemonSets, state.Jobs, state.ReplicaSets}[r.Intn(5)]))
+			drop(random([]state.Kind{state.Deployments, state.StatefulSets, state.DaemonSets, state.Jobs,
+				state.ReplicaSets}[r.Intn(5)]))
 		case 31:
 			// The quota has space for all pods. Otherwise an incremental decision would retry a
 			// refused pod later than a decision about everything.
-			q := &corev1.ResourceQuota{ObjectMeta: meta("q"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse(fmt.Sprint(900 + r.Intn(12))), "persistentvolumeclaims": resource.MustParse(fmt.Sprint(900 + r.Intn(5)))}}}
+			q := &corev1.ResourceQuota{ObjectMeta: meta("q"),
+				Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse(fmt.Sprint(900 + r.Intn(12))),
+					"persistentvolumeclaims": resource.MustParse(fmt.Sprint(900 + r.Intn(5)))}}}
 			if r.Intn(2) == 0 {
 				upsert(q)
 			} else {
@@ -315,8 +337,10 @@ func rich(t *testing.T, seed int64) {
 			app := one("ca", "cb")
 			t, _ := tmpl(app)
 			t.Spec.RestartPolicy = corev1.RestartPolicyNever
-			c := &batchv1.CronJob{ObjectMeta: meta(app), Spec: batchv1.CronJobSpec{Schedule: one("* * * * *", "*/2 * * * *"), ConcurrencyPolicy: batchv1.ConcurrencyPolicy(one("Allow", "Forbid", "Replace")),
-				Suspend: ptr.To(r.Intn(5) == 0), JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: t}}}}
+			c := &batchv1.CronJob{ObjectMeta: meta(app),
+				Spec: batchv1.CronJobSpec{Schedule: one("* * * * *", "*/2 * * * *"),
+					ConcurrencyPolicy: batchv1.ConcurrencyPolicy(one("Allow", "Forbid", "Replace")),
+					Suspend:           ptr.To(r.Intn(5) == 0), JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: t}}}}
 			if r.Intn(3) == 0 {
 				c.Spec.JobTemplate.Spec.TTLSecondsAfterFinished = ptr.To(int32(r.Intn(20)))
 				c.Spec.JobTemplate.Spec.ActiveDeadlineSeconds = ptr.To(int64(1 + r.Intn(40)))
@@ -335,7 +359,8 @@ func rich(t *testing.T, seed int64) {
 				g.put(gone)
 			}
 		case 37: // another program adds or removes a finalizer
-			kind := []state.Kind{state.Deployments, state.StatefulSets, state.DaemonSets, state.Jobs, state.ReplicaSets, state.Claims, state.Pods}[r.Intn(7)]
+			kind := []state.Kind{state.Deployments, state.StatefulSets, state.DaemonSets, state.Jobs, state.ReplicaSets,
+				state.Claims, state.Pods}[r.Intn(7)]
 			if o := random(kind); o != nil {
 				o = o.DeepCopyObject().(state.Object)
 				if had := o.GetFinalizers(); slices.Contains(had, "x/y") {
@@ -347,7 +372,9 @@ func rich(t *testing.T, seed int64) {
 				g.put(o)
 			}
 		case 38:
-			s := &corev1.Service{ObjectMeta: meta(one("a", "b")), Spec: corev1.ServiceSpec{Selector: map[string]string{"app": one("a", "b", "sa")}, ClusterIP: "None", Ports: []corev1.ServicePort{{Port: 80}}, PublishNotReadyAddresses: r.Intn(2) == 0}}
+			s := &corev1.Service{ObjectMeta: meta(one("a", "b")),
+				Spec: corev1.ServiceSpec{Selector: map[string]string{"app": one("a", "b", "sa")}, ClusterIP: "None",
+					Ports: []corev1.ServicePort{{Port: 80}}, PublishNotReadyAddresses: r.Intn(2) == 0}}
 			if r.Intn(3) == 0 {
 				drop(random(state.Services))
 			} else {
@@ -361,7 +388,8 @@ func rich(t *testing.T, seed int64) {
 			if v := r.Intn(4); v == 0 && g.s.Rollout("r") != nil {
 				g.do("delete-firmware", []string{"r"})
 			} else {
-				g.do("firmware", []string{"r", "profile=board", "zone=" + one("", "s0", "s1"), "paused=" + one("true", "false"), "undo=" + one("false", "false", "true"), "batch=" + one("1", "2")})
+				g.do("firmware", []string{"r", "profile=board", "zone=" + one("", "s0", "s1"), "paused=" + one("true", "false"),
+					"undo=" + one("false", "false", "true"), "batch=" + one("1", "2")})
 			}
 		case 40:
 			say("fate")
@@ -373,7 +401,9 @@ func rich(t *testing.T, seed int64) {
 				g.do("restart", nil)
 			case 1:
 				order := one("true", `{"force":true,"deleteEmptyDirData":true,"timeout":"1m"}`)
-				edit(node(), "drain", func(n *corev1.Node) { metav1.SetMetaDataAnnotation(&n.ObjectMeta, state.DrainAnnotation, order) })
+				edit(node(), "drain", func(n *corev1.Node) {
+					metav1.SetMetaDataAnnotation(&n.ObjectMeta, state.DrainAnnotation, order)
+				})
 			default:
 				d := fmt.Sprintf("%ds", 1+r.Intn(90))
 				say("wait %s", d)
@@ -387,5 +417,7 @@ func rich(t *testing.T, seed int64) {
 }
 
 func namespace(name string) *corev1.Namespace {
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"kubernetes"}}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:   corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"kubernetes"}},
+		Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
 }

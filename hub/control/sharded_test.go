@@ -42,7 +42,8 @@ func FuzzParts(f *testing.F) {
 		seen := map[string]time.Time{}
 		blocks := r.Intn(3) // no address blocks, a few, or one for each node
 		for i := range int(size) % 3000 {
-			n := bigNode(i, began, []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}[r.Intn(3)])
+			n := bigNode(i, began, []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse,
+				corev1.ConditionUnknown}[r.Intn(3)])
 			rec := &state.Record{Boot: "b", StoredUnknown: r.Intn(5) == 0}
 			rec.Name = n.Name
 			switch r.Intn(4) {
@@ -64,7 +65,8 @@ func FuzzParts(f *testing.F) {
 			}
 		}
 		start := state.Load(state.Empty("parts", began), objects, uint64(len(objects))).WithAllSeen(maps.All(seen))
-		settle := func(wrap func(control.Decider) control.Decider) (sentences []string, made []state.Applied, wake time.Time) {
+		settle := func(wrap func(control.Decider) control.Decider) (sentences []string, made []state.Applied,
+			wake time.Time) {
 			var all []control.Decider
 			for _, d := range append(bigDeciders(), node.ApplyProfile{}, node.Deliver{}) {
 				all = append(all, wrap(d))

@@ -107,10 +107,14 @@ func withAKiosk(now time.Time, store Store) *Loop {
 	at := metav1.NewTime(now)
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
 	n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &at}}
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", CreationTimestamp: n.CreationTimestamp}}
-	p.Spec = corev1.PodSpec{NodeName: "pi-1", Tolerations: []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(300))}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default",
+		CreationTimestamp: n.CreationTimestamp}}
+	p.Spec = corev1.PodSpec{NodeName: "pi-1",
+		Tolerations: []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists,
+			TolerationSeconds: new(int64(300))}}}
 	s, _ := state.Apply(state.Empty("salt", now), []state.Change{state.Put(n, ""), state.Put(p, "")})
-	return New(Config{Start: s, Store: store, Deciders: []Decider{eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}}})
+	return New(Config{Start: s, Store: store,
+		Deciders: []Decider{eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}}})
 }
 
 type forgetful struct{}

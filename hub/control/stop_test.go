@@ -31,7 +31,8 @@ func TestClientsOfAStoppingHubLearnTheResult(t *testing.T) {
 			result := make(chan error, 1)
 			go func() {
 				_, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
-					return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}, "")}, nil
+					return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}},
+						"")}, nil
 				})
 				result <- err
 			}()
@@ -76,7 +77,8 @@ func TestClientsOfAHangingHubAreReleased(t *testing.T) {
 		time.AfterFunc(time.Second, stop)
 		began := time.Now()
 		_, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
-			return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}, "")}, nil
+			return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}},
+				"")}, nil
 		})
 		if took := time.Since(began); !errors.Is(err, context.Canceled) || took > 10*time.Second {
 			t.Errorf("the client gets after %s: %v", took, err)

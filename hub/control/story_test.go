@@ -106,9 +106,12 @@ func newStage(t *testing.T, all ...control.Decider) *stage {
 	all = append(all, node.Deliver{})
 	// The built-in class exists from the start, so that its creation does not change the names in
 	// stories.
-	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: state.LocalClass, UID: "local", Annotations: map[string]string{state.DefaultClassAnnotation: "true"}}, Provisioner: state.LocalProvisioner}
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: state.LocalClass, UID: "local",
+		Annotations: map[string]string{state.DefaultClassAnnotation: "true"}}, Provisioner: state.LocalProvisioner}
 	return &stage{
-		t: t, all: all, s: state.Load(state.Empty("story", storyNoon), []state.Object{class}, 0), start: storyNoon, now: storyNoon, silent: map[string]bool{}, rejects: map[string]bool{}, unsaid: map[string]int{}, counted: map[string]int{},
+		t: t, all: all, s: state.Load(state.Empty("story", storyNoon), []state.Object{class}, 0), start: storyNoon,
+		now: storyNoon, silent: map[string]bool{}, rejects: map[string]bool{}, unsaid: map[string]int{},
+		counted: map[string]int{},
 		settler: control.NewSettler(node.Ended, all...),
 	}
 }
@@ -188,15 +191,19 @@ func (g *stage) do(verb string, args []string) {
 		delete(n.Annotations, state.DrainAnnotation)
 		g.put(n)
 	case "budget":
-		g.put(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], Generation: 1}, Spec: policyv1.PodDisruptionBudgetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": names[0]}}, MinAvailable: ptr.To(intstr.Parse(opts["min"]))}})
+		g.put(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0],
+			Generation: 1}, Spec: policyv1.PodDisruptionBudgetSpec{
+			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": names[0]}},
+			MinAvailable: ptr.To(intstr.Parse(opts["min"]))}})
 	case "pod": // pod NAME: without a controller
 		t := template(names[0], opts)
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], CreationTimestamp: metav1.NewTime(g.now)}, Spec: t.template.Spec}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0],
+			CreationTimestamp: metav1.NewTime(g.now)}, Spec: t.template.Spec}
 		p.Spec.NodeName = opts["node"]
 		g.put(p)
 	case "claim":
-		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], CreationTimestamp: metav1.NewTime(g.now)}}
+		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0],
+			CreationTimestamp: metav1.NewTime(g.now)}}
 		c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.PersistentVolumeAccessMode(opts["mode"])}
 		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 		g.put(c)
@@ -212,7 +219,8 @@ func (g *stage) do(verb string, args []string) {
 		for n := range g.s.NodesWithDrain() {
 			_, ordered := n.Annotations[state.DrainAnnotation]
 			if st := state.DrainStatusOf(n); st != nil {
-				fmt.Fprintf(&g.out, "= %8s  (%s: %s, %d of %d left, ordered %v, cordoned %v)\n", g.now.Sub(g.start), n.Name, st.State, st.Pods-st.Left, st.Pods, ordered, n.Spec.Unschedulable)
+				fmt.Fprintf(&g.out, "= %8s  (%s: %s, %d of %d left, ordered %v, cordoned %v)\n", g.now.Sub(g.start), n.Name,
+					st.State, st.Pods-st.Left, st.Pods, ordered, n.Spec.Unschedulable)
 			}
 		}
 	case "cordon", "uncordon", "taint", "untaint":
@@ -240,15 +248,18 @@ func (g *stage) do(verb string, args []string) {
 		g.put(g.deployment(names[0], opts))
 	case "daemonset":
 		spec := template(names[0], opts)
-		g.put(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], Generation: 1}, Spec: appsv1.DaemonSetSpec{
-			Selector: spec.selector, Template: spec.template, UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType}}})
+		g.put(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0], Generation: 1},
+			Spec: appsv1.DaemonSetSpec{
+				Selector: spec.selector, Template: spec.template,
+				UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType}}})
 	case "rejects", "accepts": // rejects NODES: the devices reject new pods, for example for lack of memory
 		for _, n := range g.nodes(names) {
 			g.rejects[n] = verb == "rejects"
 		}
 	case "count": // count WORDS: how many lines of the hub begin with these words
 		said := strings.Count(g.out.String(), "  "+names[0]+" ") + g.unsaid[names[0]]
-		fmt.Fprintf(&g.out, "= %8s  %d times %s\n", g.now.Sub(g.start).Truncate(time.Millisecond), said-g.counted[names[0]], names[0])
+		fmt.Fprintf(&g.out, "= %8s  %d times %s\n", g.now.Sub(g.start).Truncate(time.Millisecond), said-g.counted[names[0]],
+			names[0])
 		g.counted[names[0]] = said
 	case "hush", "speak":
 		g.hush = verb == "hush"
@@ -295,12 +306,16 @@ func (g *stage) node(name string, opts map[string]string) {
 	if v := opts["cpu"]; v != "" {
 		cpu = resource.MustParse(v)
 	}
-	list := corev1.ResourceList{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory, corev1.ResourcePods: resource.MustParse("110")}
+	list := corev1.ResourceList{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory,
+		corev1.ResourcePods: resource.MustParse("110")}
 	g.put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, Boot: "b"})
 	g.put(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(g.now), Labels: map[string]string{corev1.LabelTopologyZone: opts["site"], corev1.LabelHostname: name, fleet.LabelProfile: opts["profile"]}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(g.now),
+			Labels: map[string]string{corev1.LabelTopologyZone: opts["site"], corev1.LabelHostname: name,
+				fleet.LabelProfile: opts["profile"]}},
 		Status: corev1.NodeStatus{Capacity: list, Allocatable: list, Conditions: []corev1.NodeCondition{{
-			Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(g.now), LastHeartbeatTime: metav1.NewTime(g.now)}}},
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(g.now),
+			LastHeartbeatTime: metav1.NewTime(g.now)}}},
 	})
 }
 
@@ -310,29 +325,36 @@ type podTemplate struct {
 }
 
 func template(name string, opts map[string]string) podTemplate {
-	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example/" + name + ":" + opts["version"]}}}
+	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "main",
+		Image: "example/" + name + ":" + opts["version"]}}}
 	if v := opts["toleration"]; v != "" { // toleration=KEY:10s, for NoExecute
 		key, of, _ := strings.Cut(v, ":")
 		d, _ := time.ParseDuration(of)
 		seconds := int64(d / time.Second)
-		spec.Tolerations = append(spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds})
+		spec.Tolerations = append(spec.Tolerations,
+			corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+				TolerationSeconds: &seconds})
 	}
 	spec.NodeName = opts["on"]
 	if v := opts["tolerate"]; v != "" {
 		d, _ := time.ParseDuration(v)
 		seconds := int64(d / time.Second)
 		for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
-			spec.Tolerations = append(spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds})
+			spec.Tolerations = append(spec.Tolerations,
+				corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+					TolerationSeconds: &seconds})
 		}
 	}
 	if v := opts["cpu"]; v != "" {
 		spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(v)}
 	}
 	if v := opts["claim"]; v != "" {
-		spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: v}}}}
+		spec.Volumes = []corev1.Volume{{Name: "data",
+			VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: v}}}}
 	}
 	labels := map[string]string{"app": name}
-	t := podTemplate{&metav1.LabelSelector{MatchLabels: labels}, corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec}}
+	t := podTemplate{&metav1.LabelSelector{MatchLabels: labels},
+		corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec}}
 	admission.DefaultPodTemplate(&t.template)
 	return t
 }
@@ -368,7 +390,8 @@ func (g *stage) report(node string, ready corev1.ConditionStatus) {
 			conditions = append(conditions, c)
 		}
 	}
-	n.Status.Conditions = append(conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: ready, LastTransitionTime: metav1.NewTime(g.now)})
+	n.Status.Conditions = append(conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: ready,
+		LastTransitionTime: metav1.NewTime(g.now)})
 	c := state.Put(n, fmt.Sprintf("node %s Ready=%s", node, ready))
 	g.apply(c)
 }
@@ -405,7 +428,8 @@ func (g *stage) settle(recent []state.Applied) {
 		return
 	}
 	if _, again, _ := control.NewSettler(node.Ended, g.all...).Settle(g.s, nil, g.now); len(again) > 0 {
-		g.t.Fatalf("at %s the deciders, asked about everything, still want: %s (%s)", g.now.Sub(g.start), again[0].Change, again[0].Key)
+		g.t.Fatalf("at %s the deciders, asked about everything, still want: %s (%s)", g.now.Sub(g.start), again[0].Change,
+			again[0].Key)
 	}
 }
 
@@ -454,7 +478,8 @@ func (g *stage) obey() (done []state.Applied) {
 				p = p.DeepCopy()
 				p.Status.Phase, p.Status.Reason = corev1.PodFailed, "OutOfcpu"
 				changes = append(changes, state.Put(p, fmt.Sprintf("pod %s on %s Failed", p.Name, n.Name)))
-			case p.Status.Phase != corev1.PodRunning || state.PodCondition(p, corev1.PodReady) == nil || state.PodCondition(p, corev1.PodReady).Status != corev1.ConditionTrue && state.ReadyOf(n) == corev1.ConditionTrue:
+			case p.Status.Phase != corev1.PodRunning || state.PodCondition(p, corev1.PodReady) == nil ||
+				state.PodCondition(p, corev1.PodReady).Status != corev1.ConditionTrue && state.ReadyOf(n) == corev1.ConditionTrue:
 				p = p.DeepCopy()
 				p.Status.Phase = corev1.PodRunning
 				state.SetPodCondition(p, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}, g.now)

@@ -180,8 +180,8 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 // until returns when a drain is given up.
 func (d Decider) until(s state.Snapshot, n *corev1.Node, began time.Time, order state.DrainOrder) time.Time {
 	at := began.Add(order.Limit())
-	if unseenUntil := state.Ceil(d.Timeouts.UnseenUntil(s, n)).UTC(); began.Before(s.Listening()) && at.Before(unseenUntil) {
-		return unseenUntil
+	if unseen := state.Ceil(d.Timeouts.UnseenUntil(s, n)).UTC(); began.Before(s.Listening()) && at.Before(unseen) {
+		return unseen
 	}
 	return at
 }

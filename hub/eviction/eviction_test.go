@@ -63,7 +63,8 @@ func TestLeaveBy(t *testing.T) {
 
 func fleet(pod *corev1.Pod, taints ...corev1.Taint) state.Snapshot {
 	s := state.Empty("test", noon.Add(-time.Hour))
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}, Spec: corev1.NodeSpec{Taints: taints}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))},
+		Spec: corev1.NodeSpec{Taints: taints}}
 	s, _ = state.Apply(s, []state.Change{state.Put(n, ""), state.Put(pod, "")})
 	return s
 }
@@ -76,13 +77,15 @@ func (d whole) Decide(s state.Snapshot, now time.Time) state.Plan {
 }
 
 func pod(node string, tolerations ...corev1.Toleration) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: node, Tolerations: tolerations}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"},
+		Spec: corev1.PodSpec{NodeName: node, Tolerations: tolerations}}
 }
 
 func TestDecide(t *testing.T) {
 	d := whole{eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}}
 	t.Run("an eviction keeps the pod, with its grace, reason and sentence", func(t *testing.T) {
-		plan := d.Decide(fleet(pod("pi-1", tolerate("a", 60)), taint("a", corev1.TaintEffectNoExecute, 0)), noon.Add(time.Minute))
+		plan := d.Decide(fleet(pod("pi-1", tolerate("a", 60)), taint("a", corev1.TaintEffectNoExecute, 0)),
+			noon.Add(time.Minute))
 		if len(plan.Changes) != 1 {
 			t.Fatalf("changes %v", plan.Changes)
 		}
@@ -100,7 +103,8 @@ func TestDecide(t *testing.T) {
 		}
 	})
 	t.Run("before the deadline the decider sets an alarm for it", func(t *testing.T) {
-		plan := d.Decide(fleet(pod("pi-1", tolerate("a", 60)), taint("a", corev1.TaintEffectNoExecute, 0)), noon.Add(59*time.Second))
+		plan := d.Decide(fleet(pod("pi-1", tolerate("a", 60)), taint("a", corev1.TaintEffectNoExecute, 0)),
+			noon.Add(59*time.Second))
 		if len(plan.Changes) != 0 || len(plan.Alarms) != 1 || !plan.Alarms[0].At.Equal(noon.Add(time.Minute)) {
 			t.Errorf("plan %+v", plan)
 		}
@@ -111,9 +115,11 @@ func TestDecide(t *testing.T) {
 		}
 	})
 	t.Run("a restarted hub waits for the grace period before it evicts from a silent node", func(t *testing.T) {
-		s := fleet(pod("pi-1", tolerate(corev1.TaintNodeUnreachable, 300)), taint(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute, -10*time.Minute))
+		s := fleet(pod("pi-1", tolerate(corev1.TaintNodeUnreachable, 300)),
+			taint(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute, -10*time.Minute))
 		s.Started = noon
-		if plan := d.Decide(s, noon.Add(39*time.Second)); len(plan.Changes) != 0 || !plan.Alarms[0].At.Equal(noon.Add(40*time.Second)) {
+		if plan := d.Decide(s, noon.Add(39*time.Second)); len(plan.Changes) != 0 ||
+			!plan.Alarms[0].At.Equal(noon.Add(40*time.Second)) {
 			t.Errorf("plan %+v", plan)
 		}
 		if plan := d.Decide(s, noon.Add(40*time.Second)); len(plan.Changes) != 1 {
@@ -140,7 +146,8 @@ func TestDecide(t *testing.T) {
 		} {
 			s := fleet(c.pod, c.taints...)
 			s.Started = noon
-			if plan := d.Decide(s, noon.Add(c.at-1)); c.at > 0 && (len(plan.Changes) != 0 || !plan.Alarms[0].At.Equal(noon.Add(c.at))) {
+			if plan := d.Decide(s, noon.Add(c.at-1)); c.at > 0 &&
+				(len(plan.Changes) != 0 || !plan.Alarms[0].At.Equal(noon.Add(c.at))) {
 				t.Errorf("before %s: plan %+v", c.at, plan)
 			}
 			if plan := d.Decide(s, noon.Add(c.at)); len(plan.Changes) != 1 {

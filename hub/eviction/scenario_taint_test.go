@@ -34,10 +34,12 @@ func TestScenarioPodsComeAndChange(t *testing.T) {
 			y.put(y.pi("a"), calling("p", tolerate("a", 100))).wait(30 * time.Second).put(calling("p")).wait(hour)
 		}, "p@30s"},
 		{"S8.update.4 ours: a toleration lengthened from 1 s to 100 s in time counts", func(y *yard) {
-			y.put(y.pi("a"), calling("p", tolerate("a", 1))).wait(500 * time.Millisecond).put(calling("p", tolerate("a", 100))).wait(hour)
+			y.put(y.pi("a"), calling("p", tolerate("a", 1))).wait(500 * time.Millisecond).put(calling("p",
+				tolerate("a", 100))).wait(hour)
 		}, "p@1m40s"},
 		{"S8.update.5 ours: a toleration shortened from 100 s to 1 s counts, from the taint", func(y *yard) {
-			y.put(y.pi("a"), calling("p", tolerate("a", 100))).wait(30 * time.Second).put(calling("p", tolerate("a", 1))).wait(hour)
+			y.put(y.pi("a"), calling("p", tolerate("a", 100))).wait(30 * time.Second).put(calling("p",
+				tolerate("a", 1))).wait(hour)
 		}, "p@30s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -68,10 +70,12 @@ func TestScenarioTaintsComeAndGo(t *testing.T) {
 			y.put(y.pi("a", "b"), calling("p", tolerate("a", 1), tolerate("b", 100))).wait(hour)
 		}, "p@1s"},
 		{"S8.pods.1 each pod leaves at its own time: now, after 1 s, never", func(y *yard) {
-			y.put(y.pi(), calling("now"), calling("one", tolerate("a", 1)), calling("stays", tolerate("a"))).put(y.pi("a")).wait(hour)
+			y.put(y.pi(), calling("now"), calling("one", tolerate("a", 1)),
+				calling("stays", tolerate("a"))).put(y.pi("a")).wait(hour)
 		}, "now@0s one@1s"},
 		{"S8.pods.2 with a second taint that no pod tolerates all leave now", func(y *yard) {
-			y.put(y.pi(), calling("now"), calling("one", tolerate("a", 1)), calling("stays", tolerate("a"))).put(y.pi("a", "b")).wait(hour)
+			y.put(y.pi(), calling("now"), calling("one", tolerate("a", 1)),
+				calling("stays", tolerate("a"))).put(y.pi("a", "b")).wait(hour)
 		}, "now@0s one@0s stays@0s"},
 		{"S8.late.1 pods that arrive after their node's taint leave too", func(y *yard) {
 			y.put(calling("early")).put(y.pi("a")).wait(time.Second).put(calling("late")).wait(hour)
@@ -91,7 +95,8 @@ func TestScenarioTaintsComeAndGo(t *testing.T) {
 			y.wait(time.Second).put(calling("p2", tolerate("a")), calling("p4", tolerate("a"))).wait(hour)
 		}, "p1@10s p3@10s p5@10s"},
 		{"S8.timer.3 a taint that is removed and added again counts anew", func(y *yard) {
-			y.put(y.pi("a"), calling("p", tolerate("a", 10))).wait(5 * time.Second).put(y.pi()).wait(time.Second).put(y.pi("a")).wait(hour)
+			y.put(y.pi("a"), calling("p", tolerate("a",
+				10))).wait(5 * time.Second).put(y.pi()).wait(time.Second).put(y.pi("a")).wait(hour)
 		}, "p@16s"},
 
 		{"S8.e2e.2 a pod that tolerates a user's taint stays", func(y *yard) { y.put(y.pi(), calling("p", tolerate("mine"))).put(y.pi("mine")).wait(hour) }, ""},
@@ -103,22 +108,23 @@ func TestScenarioTaintsComeAndGo(t *testing.T) {
 			y.want(tt.gone)
 		})
 	}
-	t.Run("S8.taints.1 only a bounded toleration sets an alarm: none, for ever, for ever and 60 s, for ever", func(t *testing.T) {
-		y := newYard(t)
-		p := calling("p", tolerate("a"), tolerate("b", 60))
-		y.put(y.pi(), p)
-		for i, step := range []struct {
-			taints []string
-			alarm  bool
-		}{{nil, false}, {[]string{"a"}, false}, {[]string{"a", "b"}, true}, {[]string{"a"}, false}} {
-			y.put(y.pi(step.taints...))
-			at, ok := y.alarms[state.About(state.KeyOf(p))]
-			if ok != step.alarm || ok && !at.Equal(noon.Add(time.Minute)) {
-				t.Errorf("state %d: alarm %v at %s", i, ok, at)
+	t.Run("S8.taints.1 only a bounded toleration sets an alarm: none, for ever, for ever and 60 s, for ever",
+		func(t *testing.T) {
+			y := newYard(t)
+			p := calling("p", tolerate("a"), tolerate("b", 60))
+			y.put(y.pi(), p)
+			for i, step := range []struct {
+				taints []string
+				alarm  bool
+			}{{nil, false}, {[]string{"a"}, false}, {[]string{"a", "b"}, true}, {[]string{"a"}, false}} {
+				y.put(y.pi(step.taints...))
+				at, ok := y.alarms[state.About(state.KeyOf(p))]
+				if ok != step.alarm || ok && !at.Equal(noon.Add(time.Minute)) {
+					t.Errorf("state %d: alarm %v at %s", i, ok, at)
+				}
 			}
-		}
-		y.wait(hour).want("")
-	})
+			y.wait(hour).want("")
+		})
 }
 
 func TestScenarioSmallestToleration(t *testing.T) {
@@ -149,17 +155,20 @@ func TestScenarioWhatAnEvictionSays(t *testing.T) {
 	t.Run("S8.e2e.6 an evicted pod carries DisruptionTarget, with the reason DeletionByTaintManager", func(t *testing.T) {
 		y := newYard(t).put(newYard(t).pi("a"), calling("p"))
 		c := state.PodCondition(y.s.Pod("default", "p"), corev1.DisruptionTarget)
-		if c == nil || c.Status != corev1.ConditionTrue || c.Reason != "DeletionByTaintManager" || y.s.Pod("default", "p").DeletionTimestamp == nil {
+		if c == nil || c.Status != corev1.ConditionTrue || c.Reason != "DeletionByTaintManager" ||
+			y.s.Pod("default", "p").DeletionTimestamp == nil {
 			t.Errorf("pod %+v", y.s.Pod("default", "p"))
 		}
 	})
-	t.Run("S8.event.1 ours: the event TaintManagerEviction says which taint, in the sentence of the log and the page", func(t *testing.T) {
-		y := newYard(t)
-		y.put(y.pi("a"), calling("p", tolerate("a", 60))).wait(hour)
-		if len(y.changes) != 1 || y.changes[0].Reason != "TaintManagerEviction" || y.changes[0].Why != "evict p from pi-1: tolerated a until 12:01:00" || y.changes[0].Message != "" {
-			t.Errorf("said %+v", y.changes)
-		}
-	})
+	t.Run("S8.event.1 ours: the event TaintManagerEviction says which taint, in the sentence of the log and the page",
+		func(t *testing.T) {
+			y := newYard(t)
+			y.put(y.pi("a"), calling("p", tolerate("a", 60))).wait(hour)
+			if len(y.changes) != 1 || y.changes[0].Reason != "TaintManagerEviction" ||
+				y.changes[0].Why != "evict p from pi-1: tolerated a until 12:01:00" || y.changes[0].Message != "" {
+				t.Errorf("said %+v", y.changes)
+			}
+		})
 	t.Run("S8.event.2 ours: a cancelled deadline makes no event", func(t *testing.T) {
 		y := newYard(t)
 		y.put(y.pi("a"), calling("p", tolerate("a", 60))).wait(time.Second).put(y.pi()).wait(hour)

@@ -27,7 +27,8 @@ type yard struct {
 }
 
 func newYard(t *testing.T) *yard {
-	return &yard{t: t, s: state.Empty("test", noon.Add(-time.Hour)), now: noon, alarms: map[state.Subject]time.Time{}, left: map[string]time.Duration{}}
+	return &yard{t: t, s: state.Empty("test", noon.Add(-time.Hour)), now: noon, alarms: map[state.Subject]time.Time{},
+		left: map[string]time.Duration{}}
 }
 
 func (y *yard) put(objects ...state.Object) *yard {
@@ -147,7 +148,8 @@ func TestAShorterGraceAppliesAtOnce(t *testing.T) {
 		return n
 	}
 	grace := func(name string, d time.Duration) *sites.Site {
-		return &sites.Site{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: sites.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: d}}}
+		return &sites.Site{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: sites.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: d}}}
 	}
 	lives := func(seconds int32) *state.Record {
 		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Boot: "b", LeaseSeconds: seconds}
@@ -160,7 +162,8 @@ func TestAShorterGraceAppliesAtOnce(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			y := newYard(t)
 			y.s.Started = noon // the hub has just started
-			y.put(grace(shop, time.Minute), grace(ship, time.Hour), lives(10), in(ship, y.pi(corev1.TaintNodeUnreachable)), calling("web"))
+			y.put(grace(shop, time.Minute), grace(ship, time.Hour), lives(10), in(ship, y.pi(corev1.TaintNodeUnreachable)),
+				calling("web"))
 			if _, is := change.(*state.Record); is {
 				y.put(grace(ship, time.Minute), lives(1000))
 			}

@@ -55,13 +55,16 @@ func TestNotReadyAndUnreachableReplaceEachOther(t *testing.T) {
 				if i == len(tt.keys)-1 || tt.keys[i+1] == "mine" {
 					n.Spec.Taints = append(n.Spec.Taints, taint(key, corev1.TaintEffectNoExecute, from))
 				} else {
-					outage.TaintPeriods = append(outage.TaintPeriods, state.TaintPeriod{Key: key, From: metav1.NewTime(noon.Add(from)), To: metav1.NewTime(noon.Add(from + 100*time.Second))})
+					outage.TaintPeriods = append(outage.TaintPeriods,
+						state.TaintPeriod{Key: key, From: metav1.NewTime(noon.Add(from)),
+							To: metav1.NewTime(noon.Add(from + 100*time.Second))})
 				}
 				state.SetOutage(n, outage) // in its stored form
 				outage = state.OutageOf(n)
 			}
 			p := pod("pi-1", tt.tolerations...)
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(noon.Add(tt.bound))}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue,
+				LastTransitionTime: metav1.NewTime(noon.Add(tt.bound))}}
 			got := eviction.LeaveBy(n, p)
 			if got.Must != (tt.want != never) || got.Must && max(got.At.Sub(noon), 0) != tt.want {
 				t.Errorf("%+v, %s after the first taint; want %s", got, got.At.Sub(noon), tt.want)

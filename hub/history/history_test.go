@@ -46,7 +46,8 @@ func TestAFigureIsDecodedWithinItsPrecision(t *testing.T) {
 		{Pods, 0, 0}, {Pods, 110, 110}, {Pods, 127, 127}, {Pods, 131, 135}, {Pods, 1024, 1023}, {Pods, 9999, 1143},
 	} {
 		got, ok := Pack(sampleOf(map[Kind]float64{c.kind: c.is})).Value(c.kind)
-		if off := math.Abs(got - c.reads); !ok || off > .11*math.Abs(c.reads)+1e-9 || (c.kind != RTT && c.kind != Silence && off > .01*math.Abs(c.reads)+1e-9) {
+		if off := math.Abs(got - c.reads); !ok || off > .11*math.Abs(c.reads)+1e-9 ||
+			(c.kind != RTT && c.kind != Silence && off > .01*math.Abs(c.reads)+1e-9) {
 			t.Errorf("figure %d: %v is decoded as %v, %v; want %v", c.kind, c.is, got, ok, c.reads)
 		}
 	}
@@ -73,7 +74,8 @@ func TestAbsentIsNotZero(t *testing.T) {
 }
 
 func TestSamplesOfOneSlotAreMerged(t *testing.T) {
-	w := Pack(sampleOf(map[Kind]float64{CPU: .1, Temperature: 50, Silence: 30, Losses: 2})).with(Pack(sampleOf(map[Kind]float64{CPU: .4, Silence: 11, Losses: 3, RTT: .1})))
+	w := Pack(sampleOf(map[Kind]float64{CPU: .1, Temperature: 50, Silence: 30,
+		Losses: 2})).with(Pack(sampleOf(map[Kind]float64{CPU: .4, Silence: 11, Losses: 3, RTT: .1})))
 	for k, want := range map[Kind]string{CPU: "0.40", Temperature: "50.00", Losses: "5.00", Silence: "29.", RTT: "0.1"} {
 		if v, _ := w.Value(k); !strings.HasPrefix(fmt.Sprintf("%.2f", v), want) {
 			t.Errorf("figure %d is %.2f, want %s", k, v, want)
@@ -99,7 +101,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T, nodes ...string) *world {
-	w := &world{t: t, dir: filepath.Join(t.TempDir(), "history"), said: map[string]Sample{}, life: Longest, s: state.Empty("salt", time.Now())}
+	w := &world{t: t, dir: filepath.Join(t.TempDir(), "history"), said: map[string]Sample{}, life: Longest,
+		s: state.Empty("salt", time.Now())}
 	for _, name := range nodes {
 		w.put(name, "uid-of-"+name)
 	}
@@ -109,7 +112,8 @@ func newWorld(t *testing.T, nodes ...string) *world {
 func (w *world) put(name, uid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.s, _ = state.Apply(w.s, []state.Change{state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid)}}, "")})
+	w.s, _ = state.Apply(w.s,
+		[]state.Change{state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid)}}, "")})
 }
 
 func (w *world) say(node string, s Sample) {
@@ -219,7 +223,8 @@ func TestSamplesOfANodesWeekAreStored(t *testing.T) {
 		w.stop()
 		time.Sleep(3 * Slot)
 		h = w.start()
-		if got := temperatures(h, "pi-1", 10); !strings.HasPrefix(got, strings.TrimSuffix(before, " .")) || !strings.HasSuffix(got, ". . .") {
+		if got := temperatures(h, "pi-1", 10); !strings.HasPrefix(got, strings.TrimSuffix(before, " .")) ||
+			!strings.HasSuffix(got, ". . .") {
 			t.Errorf("after a restart of three slots: %s, before: %s", got, before)
 		}
 		time.Sleep(8 * 24 * time.Hour)
@@ -230,7 +235,8 @@ func TestSamplesOfANodesWeekAreStored(t *testing.T) {
 		h.mu.RLock()
 		oldest := h.nodes["uid-of-pi-1"].at(slotOf(h.Now().Add(-9 * 24 * time.Hour)))
 		h.mu.RUnlock()
-		if week := h.Window("uid-of-pi-1", h.Now().Add(-9*24*time.Hour), 3000); oldest != 0 || week[0] != 0 || week[2500] == 0 {
+		if week := h.Window("uid-of-pi-1", h.Now().Add(-9*24*time.Hour), 3000); oldest != 0 || week[0] != 0 ||
+			week[2500] == 0 {
 			t.Error("old samples are stored too long, or new ones are lost")
 		}
 		w.stop()
@@ -334,7 +340,8 @@ func TestATornFileKeepsEarlierSamples(t *testing.T) {
 		}
 		whole, _ := os.ReadFile(files[0])
 		all := strings.Count(temperatures(w.open(), "pi-1", 30), "50")
-		damages := [][]byte{{}, whole[:1], whole[:header], whole[:len(whole)-1], append(bytes.Clone(whole), "FLh1\xff\xff\xff\xff"...), append(bytes.Clone(whole), make([]byte, 5000)...)}
+		damages := [][]byte{{}, whole[:1], whole[:header], whole[:len(whole)-1],
+			append(bytes.Clone(whole), "FLh1\xff\xff\xff\xff"...), append(bytes.Clone(whole), make([]byte, 5000)...)}
 		for range 50 {
 			damaged := bytes.Clone(whole)
 			damaged[rand.IntN(len(damaged))] ^= 1 << rand.IntN(8)
@@ -416,13 +423,16 @@ func crowd(n int) (*History, string) {
 	dir, _ := os.MkdirTemp("", "history")
 	var changes []state.Change
 	for i := range n {
-		changes = append(changes, state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%05d", i), UID: types.UID(fmt.Sprintf("5d1f2b1e-8a44-4c0e-9d43-%012d", i))}}, ""))
+		changes = append(changes, state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%05d", i),
+			UID: types.UID(fmt.Sprintf("5d1f2b1e-8a44-4c0e-9d43-%012d", i))}}, ""))
 	}
 	s, _ := state.Apply(state.Empty("salt", noon), changes)
 	now := noon
 	of := sampleOf(map[Kind]float64{CPU: .1, Memory: .5, Temperature: 50, Silence: 10})
-	return Open(Config{Dir: dir, Life: Longest, Log: slog.New(slog.DiscardHandler), Fleet: func() state.Snapshot { return s },
-		Now: func() time.Time { now = now.Add(time.Minute); return now }, Measure: func(string) (Sample, bool) { return of, true }}), dir
+	return Open(Config{Dir: dir, Life: Longest, Log: slog.New(slog.DiscardHandler),
+		Fleet:   func() state.Snapshot { return s },
+		Now:     func() time.Time { now = now.Add(time.Minute); return now },
+		Measure: func(string) (Sample, bool) { return of, true }}), dir
 }
 
 // BenchmarkLook measures the work of one minute.

@@ -53,7 +53,8 @@ func TestAListIsReadStrictly(t *testing.T) {
 				a, _ := l.Of("pi-1")
 				b, _ := l.Of("pi-2")
 				d, ok := l.Of("pi-3")
-				if err != nil || l.Len() != 3 || a != (Machine{"pi-1", "oslo", Present}) || b.State != Shutdown || d.State != Gone || !ok {
+				if err != nil || l.Len() != 3 || a != (Machine{"pi-1", "oslo", Present}) || b.State != Shutdown ||
+					d.State != Gone || !ok {
 					t.Errorf("%v %v %v %v", err, a, b, d)
 				}
 			case err == nil || !strings.Contains(err.Error(), c.wrong):
@@ -77,7 +78,8 @@ func node(name string, ready corev1.ConditionStatus, change ...func(*corev1.Node
 }
 
 func off(n *corev1.Node) {
-	n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "camera", Effect: corev1.TaintEffectNoSchedule}, corev1.Taint{Key: TaintShutdown, Effect: corev1.TaintEffectNoSchedule})
+	n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "camera", Effect: corev1.TaintEffectNoSchedule},
+		corev1.Taint{Key: TaintShutdown, Effect: corev1.TaintEffectNoSchedule})
 }
 
 func at(site string) func(*corev1.Node) {

@@ -16,7 +16,8 @@ import (
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"- name: pi-1\n  site: oslo\n- name: pi-2\n  state: shutdown\n- {name: pi-3, state: gone}\n", `[{"name":"pi-1","state":"present"}]`, "", "[]",
-		"- &a {name: pi-1}\n- *a\n", "- name: pi-1\n---\n- name: pi-2\n", "- name: !!binary cGktMQ==\n", "- <<: {name: pi-2}\n  state: gone\n",
+		"- &a {name: pi-1}\n- *a\n", "- name: pi-1\n---\n- name: pi-2\n", "- name: !!binary cGktMQ==\n",
+		"- <<: {name: pi-2}\n  state: gone\n",
 	} {
 		f.Add([]byte(text))
 	}
@@ -40,8 +41,10 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		var objects []state.Object
-		for name, ready := range map[string]corev1.ConditionStatus{"pi-1": corev1.ConditionTrue, "pi-2": corev1.ConditionUnknown, "pi-3": corev1.ConditionFalse} {
-			objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(noon)},
+		for name, ready := range map[string]corev1.ConditionStatus{"pi-1": corev1.ConditionTrue,
+			"pi-2": corev1.ConditionUnknown, "pi-3": corev1.ConditionFalse} {
+			objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+				CreationTimestamp: metav1.NewTime(noon)},
 				Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}})
 		}
 		s := state.Load(state.Empty("test", noon), objects, 1)

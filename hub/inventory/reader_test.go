@@ -34,7 +34,8 @@ type plainLoop struct {
 
 func (l *plainLoop) Snapshot() state.Snapshot { l.mu.Lock(); defer l.mu.Unlock(); return l.s }
 func (l *plainLoop) Now() time.Time           { return time.Now() }
-func (l *plainLoop) Do(_ context.Context, news func(state.Snapshot, time.Time) ([]state.Change, error)) ([]state.Applied, error) {
+func (l *plainLoop) Do(_ context.Context,
+	news func(state.Snapshot, time.Time) ([]state.Change, error)) ([]state.Applied, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.jobs++
@@ -58,14 +59,16 @@ func (l *plainLoop) names() (names []string) {
 func follow(t *testing.T, where string, client *http.Client, nodes ...string) (*plainLoop, *Reader) {
 	l := &plainLoop{s: state.Empty("test", time.Now().Add(-time.Hour))}
 	for _, name := range nodes {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour))}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+			CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour))}}
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
 		l.s, _ = state.Apply(l.s, []state.Change{state.Put(n, "")})
 	}
 	r := NewReader(Options{Source: where, Loop: l, Startup: startup, Log: slog.New(slog.DiscardHandler), Client: client,
 		Tell: func(_ state.Snapshot, _ time.Time, warn bool, message string) state.Change {
 			l.messages = append(l.messages, fmt.Sprintf("%v %s", warn, message))
-			return state.Put(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(len(l.messages))}}, "")
+			return state.Put(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+				Name: fmt.Sprint(len(l.messages))}}, "")
 		}})
 	ctx, stop := context.WithCancel(context.Background())
 	over := make(chan error, 1)
@@ -97,7 +100,8 @@ func (l *plainLoop) has(t *testing.T, want ...string) {
 func (l *plainLoop) heard(t *testing.T, warn bool, text string) {
 	t.Helper()
 	_, messages := l.so()
-	if len(messages) == 0 || !strings.HasPrefix(messages[len(messages)-1], fmt.Sprint(warn)) || !strings.Contains(messages[len(messages)-1], text) {
+	if len(messages) == 0 || !strings.HasPrefix(messages[len(messages)-1], fmt.Sprint(warn)) ||
+		!strings.Contains(messages[len(messages)-1], text) {
 		t.Errorf("the messages are %q, want %v %q", messages, warn, text)
 	}
 }
@@ -138,14 +142,17 @@ func TestAnInvalidFileChangesNothing(t *testing.T) {
 			t.Errorf("an hour without a change cost the loop %d passes", after-jobs)
 		}
 
-		for _, bad := range []string{"", "- name: a\n  sate: gone\n", "- name: a\n- name: [", strings.Repeat("#", MaxSize+1)} {
+		for _, bad := range []string{"", "- name: a\n  sate: gone\n", "- name: a\n- name: [",
+			strings.Repeat("#", MaxSize+1)} {
 			_, before := l.so()
 			write(t, path, bad)
 			time.Sleep(3 * fileLook)
 			l.has(t, "a", "b", "c")
 			l.heard(t, true, "changes nothing")
-			_, _ = l.Do(t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { // a node that the last valid list would delete
-				return []state.Change{state.Put(node("aa", "Unknown", func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour)) }), "")}, nil
+			_, _ = l.Do(t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) {
+				// a node that the last valid list would delete
+				return []state.Change{state.Put(node("aa", "Unknown",
+					func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour)) }), "")}, nil
 			})
 			time.Sleep(3 * fileLook)
 			l.has(t, "a", "aa", "b", "c")
@@ -190,7 +197,9 @@ func TestANodeThatFallsSilentLaterIsDeleted(t *testing.T) {
 		l, _ := follow(t, path, nil, "b")
 		set := func(ready corev1.ConditionStatus) {
 			_, _ = l.Do(t.Context(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
-				return []state.Change{state.Put(node("a", ready, func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour)) }), "")}, nil
+				return []state.Change{state.Put(node("a", ready, func(n *corev1.Node) {
+					n.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
+				}), "")}, nil
 			})
 		}
 		set("True")
@@ -208,7 +217,8 @@ type web func(q *http.Request) (*http.Response, error)
 func (w web) RoundTrip(q *http.Request) (*http.Response, error) { return w(q) }
 
 func answer(code int, tag, text string) *http.Response {
-	return &http.Response{StatusCode: code, Status: fmt.Sprint(code, " ", http.StatusText(code)), Header: http.Header{"Etag": {tag}}, Body: io.NopCloser(strings.NewReader(text))}
+	return &http.Response{StatusCode: code, Status: fmt.Sprint(code, " ", http.StatusText(code)),
+		Header: http.Header{"Etag": {tag}}, Body: io.NopCloser(strings.NewReader(text))}
 }
 
 func TestAURLIsFollowedByItsETag(t *testing.T) {
@@ -279,7 +289,10 @@ func ends(with string) http.HandlerFunc {
 }
 
 func TestAListIsReadOnlyOverTLS(t *testing.T) {
-	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "- name: a") }))
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprintln(w, "- name: a")
+	}))
 	defer plain.Close()
 	for _, c := range []struct {
 		rule string
@@ -318,7 +331,8 @@ func TestAListIsReadOnlyOverTLS(t *testing.T) {
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("the error is %v, want %q", err, c.want)
 			}
-			if _, err := open(secure.URL, newClient()).read(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") {
+			if _, err := open(secure.URL, newClient()).read(t.Context()); err == nil ||
+				!strings.Contains(err.Error(), "certificate") {
 				t.Errorf("an unknown certificate authority: %v", err)
 			}
 		})
@@ -326,7 +340,8 @@ func TestAListIsReadOnlyOverTLS(t *testing.T) {
 }
 
 func TestADirectoryIsNotRead(t *testing.T) {
-	if _, err := open(t.TempDir(), nil).read(t.Context()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := open(t.TempDir(), nil).read(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a directory: %v", err)
 	}
 }

@@ -25,7 +25,8 @@ func newJudgingWorld(t *testing.T) *world {
 // TestASiteThatIsCutOffIsTaintedAfterTheMinimumDelay silences nodes of a site at one moment. Because leases come every 10 to
 // 10.4 s, the nodes reach their deadlines at different times.
 func TestASiteThatIsCutOffIsTaintedAfterTheMinimumDelay(t *testing.T) {
-	for _, tt := range []struct{ of, silent int }{{20, 11}, {40, 22}, {60, 33}, {100, 55}, {3, 3}, {5, 3}, {4, 4}, {200, 110}} {
+	for _, tt := range []struct{ of, silent int }{{20, 11}, {40, 22}, {60, 33}, {100, 55}, {3, 3}, {5, 3}, {4, 4},
+		{200, 110}} {
 		for seed := range int64(3) {
 			t.Run(fmt.Sprintf("%d of %d nodes, seed %d", tt.silent, tt.of, seed), func(t *testing.T) {
 				r := rand.New(rand.NewSource(seed))
@@ -102,14 +103,16 @@ func TestNoNodeIsTaintedBeforeTheMinimumDelay(t *testing.T) {
 	})
 	t.Run("a site's own grace period counts", func(t *testing.T) {
 		w := newJudgingWorld(t)
-		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: 5 * time.Minute}}})
+		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"},
+			Spec: fleet.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: 5 * time.Minute}}})
 		for _, n := range names("oslo", 5) {
 			w.put(node(n, "oslo", up))
 		}
 		w.site("bergen", 2, 0)
 		w.wait(5*time.Minute+1, append(names("oslo", 5)[1:], names("bergen", 2)...)...)
 		w.s = w.s.Listen(w.now)
-		w.wait(5*time.Minute+lifecycle.Defaults.JudgeDelay+time.Second, append(names("oslo", 5)[3:], names("bergen", 2)...)...)
+		w.wait(5*time.Minute+lifecycle.Defaults.JudgeDelay+time.Second,
+			append(names("oslo", 5)[3:], names("bergen", 2)...)...)
 		if got, st := w.expel(), w.s.Site("oslo").Status; len(got) > 0 || st.State != fleet.SitePartialDisruption {
 			t.Errorf("%v tainted, the site is %s", got, st.State)
 		}
@@ -148,7 +151,8 @@ func TestAChangedRateTaintsNoNodeAtOnce(t *testing.T) {
 		first          int           // nodes tainted before the change
 	}{
 		{"maintenance ends", 10, 2, spec(func(s *fleet.SiteSpec) { s.Maintenance = &fleet.Maintenance{Until: until} }),
-			func(w *world) { w.wait(until.Sub(w.now), append(names("oslo", 10)[2:], "bergen-00")...) }, nil, 10 * time.Second, 0, 0},
+			func(w *world) { w.wait(until.Sub(w.now), append(names("oslo", 10)[2:], "bergen-00")...) }, nil, 10 * time.Second, 0,
+			0},
 		{"a slower rate", 10, 3, nil, spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(0.05) }), nil, 20 * time.Second, 5 * time.Second, 1},
 		{"a faster rate", 10, 3, nil, spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(0.5) }), nil, 2 * time.Second, 5 * time.Second, 1},
 		{"the rate was 0 for a while", 10, 3, spec(func(s *fleet.SiteSpec) { s.NodeEvictionRate = new(0.0) }),
@@ -203,7 +207,8 @@ func TestANodeMadeByHandCountsFromItsCreation(t *testing.T) {
 			}
 			w.wait(time.Millisecond)
 			c := state.NodeCondition(w.s.Node("a"), corev1.NodeReady)
-			if c == nil || c.Status != down || c.Reason != "NodeStatusNeverUpdated" || !c.LastHeartbeatTime.Equal(&n.CreationTimestamp) {
+			if c == nil || c.Status != down || c.Reason != "NodeStatusNeverUpdated" ||
+				!c.LastHeartbeatTime.Equal(&n.CreationTimestamp) {
 				t.Errorf("Ready after the startup grace is %+v", c)
 			}
 		})

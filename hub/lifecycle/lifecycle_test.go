@@ -59,7 +59,8 @@ func node(name, site string, ready corev1.ConditionStatus) *corev1.Node {
 		n.Labels = map[string]string{corev1.LabelTopologyZone: site}
 	}
 	if ready != "" {
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: metav1.NewTime(noon), LastHeartbeatTime: metav1.NewTime(noon)}}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready,
+			LastTransitionTime: metav1.NewTime(noon), LastHeartbeatTime: metav1.NewTime(noon)}}
 	}
 	return n
 }
@@ -70,7 +71,8 @@ func (w *world) put(objects ...state.Object) {
 	var changes []state.Change
 	for _, o := range objects {
 		if n, ok := o.(*corev1.Node); ok && state.ReadyOf(n) != "" && w.s.Record(n.Name) == nil && !w.byHand {
-			changes = append(changes, state.Put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Boot: "b"}, "")) // a device has reported
+			// a device has reported
+			changes = append(changes, state.Put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Boot: "b"}, ""))
 		}
 		changes = append(changes, state.Put(o.DeepCopyObject().(state.Object), ""))
 	}
@@ -226,10 +228,12 @@ func TestExpiryIsStrictlyAfterTheGrace(t *testing.T) {
 		t.Errorf("Ready just after the deadline = %s, want Unknown", got)
 	}
 	c := state.NodeCondition(w.s.Node("a"), corev1.NodeReady)
-	if c.Reason != "NodeStatusUnknown" || c.Message != "Kubelet stopped posting node status." || !c.LastHeartbeatTime.Time.Equal(noon) {
+	if c.Reason != "NodeStatusUnknown" || c.Message != "Kubelet stopped posting node status." ||
+		!c.LastHeartbeatTime.Time.Equal(noon) {
 		t.Errorf("Ready = %+v", c)
 	}
-	for _, typ := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+	for _, typ := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+		corev1.NodePIDPressure} {
 		if c := state.NodeCondition(w.s.Node("a"), typ); c == nil || c.Reason != "NodeStatusNeverUpdated" {
 			t.Errorf("%s = %+v, want never updated", typ, c)
 		}
@@ -254,7 +258,8 @@ func TestANodeThatNeverReportedBecomesUnknown(t *testing.T) {
 	}
 	w.wait(1, "ok")
 	c := state.NodeCondition(w.s.Node("new"), corev1.NodeReady)
-	if c == nil || c.Reason != "NodeStatusNeverUpdated" || c.Message != "Kubelet never posted node status." || !c.LastHeartbeatTime.Time.Equal(noon) {
+	if c == nil || c.Reason != "NodeStatusNeverUpdated" || c.Message != "Kubelet never posted node status." ||
+		!c.LastHeartbeatTime.Time.Equal(noon) {
 		t.Errorf("Ready = %+v", c)
 	}
 	if got := w.s.Site("oslo").Status; got.NeverSeen != 1 || got.NotReady != 0 || got.State != fleet.SiteNormal {
@@ -345,7 +350,8 @@ func TestAReplacedTaintHasItsOwnTimeAndTheFirstIsStored(t *testing.T) {
 		t.Errorf("after the swap %v", got)
 	}
 	past := state.OutageOf(w.s.Node("a"))
-	if past == nil || len(past.TaintPeriods) != 1 || past.TaintPeriods[0].Key != first.Key || !past.TaintPeriods[0].From.Equal(first.TimeAdded) || !past.TaintPeriods[0].To.Equal(got.TimeAdded) {
+	if past == nil || len(past.TaintPeriods) != 1 || past.TaintPeriods[0].Key != first.Key ||
+		!past.TaintPeriods[0].From.Equal(first.TimeAdded) || !past.TaintPeriods[0].To.Equal(got.TimeAdded) {
 		t.Errorf("the record stores %v of %v", past, first)
 	}
 	for range 30 { // a device that alternates between not-ready and unreachable
@@ -354,7 +360,8 @@ func TestAReplacedTaintHasItsOwnTimeAndTheFirstIsStored(t *testing.T) {
 			w.becomes("a", ready)
 		}
 	}
-	if past := state.OutageOf(w.s.Node("a")); len(past.TaintPeriods) > 8 || !past.TaintPeriods[0].From.Equal(first.TimeAdded) {
+	if past := state.OutageOf(w.s.Node("a")); len(past.TaintPeriods) > 8 ||
+		!past.TaintPeriods[0].From.Equal(first.TimeAdded) {
 		t.Errorf("the record stores %d periods, the first since %s", len(past.TaintPeriods), past.TaintPeriods[0].From)
 	}
 	if n := w.s.Node("a"); !past.Since.Time.Equal(state.OutageOf(n).Since.Time) {
@@ -408,14 +415,15 @@ func TestNodesAreTaintedAtTheRateOfTheirSite(t *testing.T) {
 			t.Errorf("tainted %v, want 3 after 250 s", got)
 		}
 	})
-	t.Run("E3 in a fully disrupted site nodes get NoExecute at the normal rate if another site is healthy", func(t *testing.T) {
-		w := newWorld(t, lifecycle.Defaults)
-		w.site("oslo", 3, 0)
-		w.site("bergen", 1, 0)
-		if got := silence(w, "oslo", []string{"bergen-00"}, 10*time.Second); len(got) != 2 {
-			t.Errorf("tainted %v, want 2 after 10 s", got)
-		}
-	})
+	t.Run("E3 in a fully disrupted site nodes get NoExecute at the normal rate if another site is healthy",
+		func(t *testing.T) {
+			w := newWorld(t, lifecycle.Defaults)
+			w.site("oslo", 3, 0)
+			w.site("bergen", 1, 0)
+			if got := silence(w, "oslo", []string{"bergen-00"}, 10*time.Second); len(got) != 2 {
+				t.Errorf("tainted %v, want 2 after 10 s", got)
+			}
+		})
 	t.Run("Hold stops evictions in a fully disrupted site", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{DisruptionPolicy: fleet.Hold}})
@@ -427,7 +435,8 @@ func TestNodesAreTaintedAtTheRateOfTheirSite(t *testing.T) {
 	})
 	t.Run("maintenance stops evictions, and its end resumes them", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
-		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{Maintenance: &fleet.Maintenance{Until: metav1.NewTime(noon.Add(10 * time.Minute))}}})
+		w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"},
+			Spec: fleet.SiteSpec{Maintenance: &fleet.Maintenance{Until: metav1.NewTime(noon.Add(10 * time.Minute))}}})
 		w.site("oslo", 3, 0)
 		if got := silence(w, "oslo", names("oslo", 3)[1:], 5*time.Minute); len(got) != 0 {
 			t.Errorf("tainted %v during maintenance", got)
@@ -514,7 +523,8 @@ func TestTheOnlyHealthyNodeIsExcluded(t *testing.T) {
 func TestANodeFlapsAfterManyChangesOfReady(t *testing.T) {
 	w := newWorld(t, lifecycle.Defaults)
 	w.put(node("b", "oslo", corev1.ConditionTrue))
-	for i, ready := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionTrue} {
+	for i, ready := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionTrue,
+		corev1.ConditionFalse, corev1.ConditionTrue} {
 		n := node("a", "oslo", ready)
 		if have := w.s.Node("a"); have != nil {
 			n = have.DeepCopy()
@@ -531,7 +541,8 @@ func TestANodeFlapsAfterManyChangesOfReady(t *testing.T) {
 		t.Errorf("taints %q", got)
 	}
 	w.wait(10*time.Minute, "a", "b")
-	if c := state.NodeCondition(w.s.Node("a"), fleet.ConditionFlapping); c.Status != corev1.ConditionFalse || w.taints("a") != "" {
+	if c := state.NodeCondition(w.s.Node("a"), fleet.ConditionFlapping); c.Status != corev1.ConditionFalse ||
+		w.taints("a") != "" {
 		t.Errorf("ten quiet minutes later %+v, taints %q", c, w.taints("a"))
 	}
 }
@@ -564,21 +575,28 @@ func TestSilenceChangesOnlyWatchedConditions(t *testing.T) {
 	for _, c := range []struct {
 		kind   corev1.NodeConditionType
 		status corev1.ConditionStatus
-	}{{corev1.NodeMemoryPressure, corev1.ConditionTrue}, {corev1.NodeDiskPressure, corev1.ConditionFalse}, {corev1.NodeNetworkUnavailable, corev1.ConditionFalse}, {fleet.ConditionOutOfDisk, corev1.ConditionTrue}} {
-		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: c.kind, Status: c.status, Reason: "Said", LastHeartbeatTime: earlier, LastTransitionTime: earlier})
+	}{{corev1.NodeMemoryPressure, corev1.ConditionTrue}, {corev1.NodeDiskPressure,
+		corev1.ConditionFalse}, {corev1.NodeNetworkUnavailable, corev1.ConditionFalse}, {fleet.ConditionOutOfDisk,
+		corev1.ConditionTrue}} {
+		n.Status.Conditions = append(n.Status.Conditions,
+			corev1.NodeCondition{Type: c.kind, Status: c.status, Reason: "Said", LastHeartbeatTime: earlier,
+				LastTransitionTime: earlier})
 	}
 	w.put(n, node("b", "oslo", corev1.ConditionTrue))
 	w.wait(40*time.Second+1, "b")
 	for kind, want := range map[corev1.NodeConditionType]string{
-		corev1.NodeReady: "Unknown NodeStatusUnknown", corev1.NodeMemoryPressure: "Unknown NodeStatusUnknown", corev1.NodeDiskPressure: "Unknown NodeStatusUnknown",
-		corev1.NodePIDPressure: "Unknown NodeStatusNeverUpdated", corev1.NodeNetworkUnavailable: "False Said", fleet.ConditionOutOfDisk: "Unknown NodeStatusUnknown",
+		corev1.NodeReady: "Unknown NodeStatusUnknown", corev1.NodeMemoryPressure: "Unknown NodeStatusUnknown",
+		corev1.NodeDiskPressure: "Unknown NodeStatusUnknown",
+		corev1.NodePIDPressure:  "Unknown NodeStatusNeverUpdated", corev1.NodeNetworkUnavailable: "False Said",
+		fleet.ConditionOutOfDisk: "Unknown NodeStatusUnknown",
 	} {
 		c := state.NodeCondition(w.s.Node("a"), kind)
 		if c == nil || fmt.Sprintf("%s %s", c.Status, c.Reason) != want {
 			t.Errorf("%s = %+v, want %s", kind, c, want)
 			continue
 		}
-		if c.Reason == "Said" && !c.LastTransitionTime.Equal(&earlier) || c.Reason != "Said" && !c.LastTransitionTime.Time.Equal(w.now) {
+		if c.Reason == "Said" && !c.LastTransitionTime.Equal(&earlier) ||
+			c.Reason != "Said" && !c.LastTransitionTime.Time.Equal(w.now) {
 			t.Errorf("%s changed at %s", kind, c.LastTransitionTime)
 		}
 	}
@@ -601,13 +619,15 @@ func TestATaintIsItsKeyAndEffect(t *testing.T) {
 		{Key: corev1.TaintNodeUnreachable, Value: "old", Effect: corev1.TaintEffectNoSchedule, TimeAdded: at(-time.Second)},
 	}
 	w.put(n, node("b", "oslo", corev1.ConditionTrue))
-	if got, want := w.taints("a"), "unreachable:NoExecute unreachable:PreferNoSchedule unreachable=old:NoSchedule"; got != want {
+	if got, want := w.taints("a"),
+		"unreachable:NoExecute unreachable:PreferNoSchedule unreachable=old:NoSchedule"; got != want {
 		t.Errorf("taints %q, want %q: one NoExecute of not-ready and unreachable, and the user's own", got, want)
 	}
 	if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.Equal(at(-time.Second)) {
 		t.Errorf("the taint's time is %s, want its own", got)
 	}
-	if past := state.OutageOf(w.s.Node("a")); len(past.TaintPeriods) != 1 || !past.TaintPeriods[0].From.Equal(at(-time.Minute)) {
+	if past := state.OutageOf(w.s.Node("a")); len(past.TaintPeriods) != 1 ||
+		!past.TaintPeriods[0].From.Equal(at(-time.Minute)) {
 		t.Errorf("the record stores %v, want the replaced taint", past)
 	}
 	w.becomes("a", up)
@@ -656,7 +676,8 @@ func TestTheHistoryOfANodeIsStored(t *testing.T) {
 	begin := w.now
 	w.wait(time.Minute, "b") // a falls silent and is tainted
 	n := w.s.Node("a").DeepCopy()
-	*state.NodeCondition(n, corev1.NodeReady) = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastTransitionTime: metav1.NewTime(w.now)}
+	*state.NodeCondition(n, corev1.NodeReady) = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+		Reason: "KubeletReady", LastTransitionTime: metav1.NewTime(w.now)}
 	w.put(n)
 	w.wait(10*time.Second, "a", "b")
 	var got []string

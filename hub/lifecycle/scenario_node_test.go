@@ -17,7 +17,8 @@ import (
 func readyPod(name, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: node},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: up}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: up}}},
 	}
 }
 
@@ -71,24 +72,26 @@ func TestScenarioUnknownPosting(t *testing.T) {
 		w.put(n, readyPod("p", n.Name))
 		return w
 	}
-	t.Run("U1 an old node that never reported gets four conditions Unknown, never updated, in one write", func(t *testing.T) {
-		w := begin(t, old(node("a", "oslo", "")))
-		if got := w.conditionWrites("a", time.Hour); got != 1 {
-			t.Errorf("%d writes", got)
-		}
-		w.wait(time.Hour, "b")
-		if got := w.conditions("a"); got != neverUpdated {
-			t.Errorf("conditions %s", got)
-		}
-		for _, c := range w.s.Node("a").Status.Conditions {
-			if !c.LastHeartbeatTime.Time.Equal(noon.Add(-time.Hour)) || c.LastTransitionTime.Time.Before(noon) {
-				t.Errorf("%s: heartbeat %s, want its creation; transition %s, want now", c.Type, c.LastHeartbeatTime, c.LastTransitionTime)
+	t.Run("U1 an old node that never reported gets four conditions Unknown, never updated, in one write",
+		func(t *testing.T) {
+			w := begin(t, old(node("a", "oslo", "")))
+			if got := w.conditionWrites("a", time.Hour); got != 1 {
+				t.Errorf("%d writes", got)
 			}
-		}
-		if got := w.conditionWrites("a", 2*time.Hour); got != 0 {
-			t.Errorf("%d more writes later", got)
-		}
-	})
+			w.wait(time.Hour, "b")
+			if got := w.conditions("a"); got != neverUpdated {
+				t.Errorf("conditions %s", got)
+			}
+			for _, c := range w.s.Node("a").Status.Conditions {
+				if !c.LastHeartbeatTime.Time.Equal(noon.Add(-time.Hour)) || c.LastTransitionTime.Time.Before(noon) {
+					t.Errorf("%s: heartbeat %s, want its creation; transition %s, want now", c.Type, c.LastHeartbeatTime,
+						c.LastTransitionTime)
+				}
+			}
+			if got := w.conditionWrites("a", 2*time.Hour); got != 0 {
+				t.Errorf("%d more writes later", got)
+			}
+		})
 	t.Run("U2 a new node that has not reported yet does not change", func(t *testing.T) {
 		w := begin(t, node("a", "oslo", ""))
 		if got := w.conditionWrites("a", time.Minute); got != 0 || w.conditions("a") != "" {
@@ -104,7 +107,8 @@ func TestScenarioUnknownPosting(t *testing.T) {
 		if got := w.conditions("a"); got != stoppedReady {
 			t.Errorf("conditions %s", got)
 		}
-		if c := state.NodeCondition(w.s.Node("a"), corev1.NodeReady); !c.LastHeartbeatTime.Time.Equal(noon) || c.Message != "Kubelet stopped posting node status." {
+		if c := state.NodeCondition(w.s.Node("a"), corev1.NodeReady); !c.LastHeartbeatTime.Time.Equal(noon) ||
+			c.Message != "Kubelet stopped posting node status." {
 			t.Errorf("Ready %+v", c)
 		}
 		if w.podReady("p") || w.s.Pod("default", "p").Status.Phase != corev1.PodRunning {
@@ -195,24 +199,25 @@ func TestScenarioPodsOfASilentNode(t *testing.T) {
 			t.Errorf("revision %s became %s", rev, got)
 		}
 	})
-	t.Run("S5.7 the 5000 pods of 50 nodes that fall silent at once are all not ready in the same pass", func(t *testing.T) {
-		w := newWorld(t, lifecycle.Defaults)
-		w.put(node("alive", "oslo", up))
-		var objects []state.Object
-		for i, n := range names("n", 50) {
-			objects = append(objects, node(n, "oslo", up))
-			for j := range 100 {
-				objects = append(objects, readyPod(fmt.Sprintf("p-%d-%d", i, j), n))
+	t.Run("S5.7 the 5000 pods of 50 nodes that fall silent at once are all not ready in the same pass",
+		func(t *testing.T) {
+			w := newWorld(t, lifecycle.Defaults)
+			w.put(node("alive", "oslo", up))
+			var objects []state.Object
+			for i, n := range names("n", 50) {
+				objects = append(objects, node(n, "oslo", up))
+				for j := range 100 {
+					objects = append(objects, readyPod(fmt.Sprintf("p-%d-%d", i, j), n))
+				}
 			}
-		}
-		w.put(objects...)
-		w.wait(40*time.Second+1, "alive")
-		for p := range w.s.Pods("") {
-			if w.podReady(p.Name) {
-				t.Fatalf("%s is ready", p.Name)
+			w.put(objects...)
+			w.wait(40*time.Second+1, "alive")
+			for p := range w.s.Pods("") {
+				if w.podReady(p.Name) {
+					t.Fatalf("%s is ready", p.Name)
+				}
 			}
-		}
-	})
+		})
 	t.Run("S5.8 a pod of an unknown node does not change", func(t *testing.T) {
 		w := newWorld(t, lifecycle.Defaults)
 		w.put(node("b", "oslo", up), readyPod("p", "nowhere"))
@@ -256,17 +261,18 @@ func TestScenarioTaints(t *testing.T) {
 			t.Errorf("taints %q", got)
 		}
 	})
-	t.Run("T1 a node that reports Ready=False gets not-ready:NoExecute, and loses it when it is Ready again", func(t *testing.T) {
-		w, _ := begin(t)
-		w.becomes("a", corev1.ConditionFalse)
-		if got := w.taints("a"); got != "not-ready:NoExecute not-ready:NoSchedule" {
-			t.Errorf("taints %q", got)
-		}
-		w.becomes("a", up)
-		if got := w.taints("a"); got != "" {
-			t.Errorf("afterwards taints %q", got)
-		}
-	})
+	t.Run("T1 a node that reports Ready=False gets not-ready:NoExecute, and loses it when it is Ready again",
+		func(t *testing.T) {
+			w, _ := begin(t)
+			w.becomes("a", corev1.ConditionFalse)
+			if got := w.taints("a"); got != "not-ready:NoExecute not-ready:NoSchedule" {
+				t.Errorf("taints %q", got)
+			}
+			w.becomes("a", up)
+			if got := w.taints("a"); got != "" {
+				t.Errorf("afterwards taints %q", got)
+			}
+		})
 	t.Run("T1 a node that loses its Ready condition while it waits does not get NoExecute", func(t *testing.T) {
 		w, alive := begin(t)
 		w.becomes("a", corev1.ConditionFalse)
@@ -308,26 +314,28 @@ func TestScenarioTaints(t *testing.T) {
 			t.Errorf("then %v", got)
 		}
 	})
-	t.Run("T4 unreachable becomes not-ready and back at once, one NoExecute at a time, each with its own time", func(t *testing.T) {
-		w, alive := begin(t)
-		w.wait(40*time.Second+1, append(alive, "b")...)
-		first := state.NoExecuteOf(w.s.Node("a")).TimeAdded
-		w.wait(20*time.Second, append(alive, "b")...)
-		w.becomes("a", corev1.ConditionFalse)
-		if got := w.taints("a"); got != "not-ready:NoExecute not-ready:NoSchedule" {
-			t.Errorf("taints %q", got)
-		}
-		w.wait(41*time.Second, append(alive, "b")...)
-		if got := w.taints("a"); got != "unreachable:NoExecute unreachable:NoSchedule" {
-			t.Errorf("and back: taints %q", got)
-		}
-		if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.After(first.Time) {
-			t.Errorf("the taint's time was %s and is %s", first, got)
-		}
-		if past := state.OutageOf(w.s.Node("a")); past == nil || len(past.TaintPeriods) != 2 || !past.TaintPeriods[0].From.Equal(first) {
-			t.Errorf("it stores %v", past)
-		}
-	})
+	t.Run("T4 unreachable becomes not-ready and back at once, one NoExecute at a time, each with its own time",
+		func(t *testing.T) {
+			w, alive := begin(t)
+			w.wait(40*time.Second+1, append(alive, "b")...)
+			first := state.NoExecuteOf(w.s.Node("a")).TimeAdded
+			w.wait(20*time.Second, append(alive, "b")...)
+			w.becomes("a", corev1.ConditionFalse)
+			if got := w.taints("a"); got != "not-ready:NoExecute not-ready:NoSchedule" {
+				t.Errorf("taints %q", got)
+			}
+			w.wait(41*time.Second, append(alive, "b")...)
+			if got := w.taints("a"); got != "unreachable:NoExecute unreachable:NoSchedule" {
+				t.Errorf("and back: taints %q", got)
+			}
+			if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.After(first.Time) {
+				t.Errorf("the taint's time was %s and is %s", first, got)
+			}
+			if past := state.OutageOf(w.s.Node("a")); past == nil || len(past.TaintPeriods) != 2 ||
+				!past.TaintPeriods[0].From.Equal(first) {
+				t.Errorf("it stores %v", past)
+			}
+		})
 	for _, tt := range []struct {
 		name      string
 		condition corev1.NodeConditionType
@@ -341,7 +349,8 @@ func TestScenarioTaints(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w, _ := begin(t)
 			n := w.s.Node("a").DeepCopy()
-			n.Status.Conditions = append(slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == tt.condition }),
+			n.Status.Conditions = append(slices.DeleteFunc(n.Status.Conditions,
+				func(c corev1.NodeCondition) bool { return c.Type == tt.condition }),
 				corev1.NodeCondition{Type: tt.condition, Status: tt.status})
 			w.put(n)
 			if got := strings.Fields(w.taints("a")); !slices.Contains(got, tt.want) {
@@ -358,22 +367,23 @@ func TestScenarioTaints(t *testing.T) {
 		})
 	}
 	for _, ready := range []corev1.ConditionStatus{up, corev1.ConditionFalse, down, ""} {
-		t.Run(fmt.Sprintf("T6 Ready=%q stays as stored within the grace period, and is Unknown after it", ready), func(t *testing.T) {
-			w, alive := begin(t)
-			w.put(node("c", "oslo", ready))
-			grace := 40 * time.Second
-			if ready == "" {
-				grace = time.Minute // the startup grace period
-			}
-			alive = append(alive, "a", "b")
-			w.wait(grace, alive...)
-			if got := w.ready("c"); got != ready {
-				t.Errorf("within the grace period %q", got)
-			}
-			w.wait(1, alive...)
-			if got := w.ready("c"); got != down {
-				t.Errorf("after the grace period %q", got)
-			}
-		})
+		t.Run(fmt.Sprintf("T6 Ready=%q stays as stored within the grace period, and is Unknown after it", ready),
+			func(t *testing.T) {
+				w, alive := begin(t)
+				w.put(node("c", "oslo", ready))
+				grace := 40 * time.Second
+				if ready == "" {
+					grace = time.Minute // the startup grace period
+				}
+				alive = append(alive, "a", "b")
+				w.wait(grace, alive...)
+				if got := w.ready("c"); got != ready {
+					t.Errorf("within the grace period %q", got)
+				}
+				w.wait(1, alive...)
+				if got := w.ready("c"); got != down {
+					t.Errorf("after the grace period %q", got)
+				}
+			})
 	}
 }

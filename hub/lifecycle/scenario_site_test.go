@@ -33,8 +33,10 @@ func (w *world) states() map[string]fleet.SiteState {
 func (w *world) becomes(name string, ready corev1.ConditionStatus) {
 	w.t.Helper()
 	n := w.s.Node(name).DeepCopy()
-	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
-	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: ready, LastTransitionTime: metav1.NewTime(w.now)})
+	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions,
+		func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	n.Status.Conditions = append(n.Status.Conditions,
+		corev1.NodeCondition{Type: corev1.NodeReady, Status: ready, LastTransitionTime: metav1.NewTime(w.now)})
 	w.put(n)
 }
 
@@ -74,7 +76,8 @@ func TestScenarioStateOfSites(t *testing.T) {
 		{"Z1 one ready node without a site makes the default site Normal",
 			[]*corev1.Node{node("n0", "", up)}, states{"default": normal}, states{"default": normal}, nil},
 		{"Z2 two sites with one silent node each are fully disrupted, and a site whose node returns is Normal",
-			[]*corev1.Node{node("n0", "a", down), node("n1", "b", down)}, states{"a": full, "b": full}, states{"a": full, "b": normal},
+			[]*corev1.Node{node("n0", "a", down), node("n1", "b", down)}, states{"a": full, "b": full},
+			states{"a": full, "b": normal},
 			func(w *world) { w.becomes("n1", up) }},
 		{"Z3 ours: nodes that never reported do not count, so their site is Normal; then three of four silent make it Partial",
 			five("", "", "", ""), states{"z": normal}, states{"z": partial},
@@ -88,7 +91,8 @@ func TestScenarioStateOfSites(t *testing.T) {
 		{"Z5 two silent of three are Normal, as at least three must fail; the last one makes the site Full",
 			five(down, down, up), states{"z": normal}, states{"z": full}, func(w *world) { w.becomes("n2", down) }},
 		{"Z6 a dark site and a healthy site keep their states",
-			[]*corev1.Node{node("n0", "a", down), node("n1", "b", up)}, states{"a": full, "b": normal}, states{"a": full, "b": normal}, nil},
+			[]*corev1.Node{node("n0", "a", down), node("n1", "b", up)}, states{"a": full, "b": normal},
+			states{"a": full, "b": normal}, nil},
 		{"Z7 one zone name in two regions is two sites, both down",
 			[]*corev1.Node{region(node("n0", "z", down), "r1"), region(node("n1", "z", down), "r2")},
 			states{"r1.z": full, "r2.z": full}, states{"r1.z": full, "r2.z": full}, nil},
@@ -138,7 +142,8 @@ func TestScenarioRateOfASmallSite(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, lifecycle.Defaults)
-			w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{LargeClusterSizeThreshold: tt.large, Description: "x"}})
+			w.put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"},
+				Spec: fleet.SiteSpec{LargeClusterSizeThreshold: tt.large, Description: "x"}})
 			w.site("oslo", 5, 0)
 			w.site("bergen", 1, 0)
 			w.wait(time.Hour, "oslo-03", "oslo-04", "bergen-00")
@@ -234,7 +239,8 @@ func TestScenarioQueue(t *testing.T) {
 		w, _ := silent(t, 5, fleet.SiteSpec{})
 		w.wait(time.Hour)
 		expect(t, w)
-		if st := w.s.Site("z").Status; st.NextEviction != nil || st.EvictionRate != "0" || st.HeldReason != fleet.HeldInMasterDisruption {
+		if st := w.s.Site("z").Status; st.NextEviction != nil || st.EvictionRate != "0" ||
+			st.HeldReason != fleet.HeldInMasterDisruption {
 			t.Errorf("status %+v", st)
 		}
 	})

@@ -72,7 +72,8 @@ func TestAnEmptySiteWithAUsersSettingsStays(t *testing.T) {
 		})
 	}
 	w := newWorld(t, lifecycle.Defaults)
-	early := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo", Annotations: map[string]string{fleet.AnnotationTimeZone: "Europe/Oslo"}}}
+	early := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo",
+		Annotations: map[string]string{fleet.AnnotationTimeZone: "Europe/Oslo"}}}
 	w.put(early)
 	if w.s.Site("oslo") == nil {
 		t.Error("a site that a user wrote before its first node is removed")

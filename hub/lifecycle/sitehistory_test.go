@@ -38,7 +38,8 @@ func TestTheHistoryOfASiteIsStored(t *testing.T) {
 		}
 		last = h.Time.Time
 	}
-	if n := len(got); n < 4 || got[0].state != fleet.SiteNormal || got[n-1].state != fleet.SiteNormal || got[n-1].notReady > 2 {
+	if n := len(got); n < 4 || got[0].state != fleet.SiteNormal || got[n-1].state != fleet.SiteNormal ||
+		got[n-1].notReady > 2 {
 		t.Fatalf("the site's history is %+v", got)
 	}
 	gaveUp := int32(0)

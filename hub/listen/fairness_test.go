@@ -40,6 +40,7 @@ func TestBusyClientsAreReadInTurns(t *testing.T) {
 	}
 	// The runtime preempts sometimes, so a few more reads are allowed.
 	if n := reads.Load(); n < clients || n > 10*turns*clients {
-		t.Errorf("%d reads of %d clients while another goroutine ran %d times, want about %d", n, clients, turns, turns*clients)
+		t.Errorf("%d reads of %d clients while another goroutine ran %d times, want about %d", n, clients, turns,
+			turns*clients)
 	}
 }

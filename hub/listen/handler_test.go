@@ -320,7 +320,9 @@ func dial2(h hub, window uint32) *client2 {
 	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	frames := make(chan error, 1)
 	go func() {
-		frames <- f.exclusively(func() error { return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}) })
+		frames <- f.exclusively(func() error {
+			return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+		})
 	}()
 	if err := <-frames; err != nil {
 		h.t.Fatal(err)
@@ -339,7 +341,8 @@ func (c *client2) request(method, path string, more ...string) uint32 {
 	id := c.next
 	c.next += 2
 	err := c.exclusively(func() error {
-		return c.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: b.Bytes(), EndHeaders: true, EndStream: method == "GET"})
+		return c.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: b.Bytes(), EndHeaders: true,
+			EndStream: method == "GET"})
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -431,7 +434,8 @@ func TestAConnectionIsAnonymousAgainAfterItsUsersRightEnds(t *testing.T) {
 			h.l.mu.Lock()
 			defer h.l.mu.Unlock()
 			if len(h.l.users) != users || h.l.anonymous.Len() != strangers {
-				t.Errorf("%d users and %d unauthenticated connections, want %d and %d", len(h.l.users), h.l.anonymous.Len(), users, strangers)
+				t.Errorf("%d users and %d unauthenticated connections, want %d and %d", len(h.l.users), h.l.anonymous.Len(), users,
+					strangers)
 			}
 		}
 		c := h.dial("http/1.1")

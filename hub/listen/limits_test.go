@@ -79,7 +79,8 @@ func TestAnAddressDisplacesItsOwnConnections(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {
 		far := &turns{}
-		h := startOn(t, conf, Limits{Connections: 100, Address: 3, Rate: 1000}, func(l net.Listener) net.Listener { far.Listener = l; return far })
+		h := startOn(t, conf, Limits{Connections: 100, Address: 3, Rate: 1000},
+			func(l net.Listener) net.Listener { far.Listener = l; return far })
 		far.ip = net.IPv4(192, 0, 2, 1)
 		other := h.dial("http/1.1") // the oldest connection of all addresses
 		far.ip = net.IPv4(192, 0, 2, 2)
@@ -149,7 +150,8 @@ func TestEndedRequestsDoNotCount(t *testing.T) {
 				t.Fatalf("request %d: %d %v", i, code, err)
 			}
 		}
-		if code, err := ask(h.dial("http/1.1"), strings.Replace(get("/", "anna"), "Name:", "Then: olav\r\nName:", 1)); code != 200 {
+		if code, err := ask(h.dial("http/1.1"), strings.Replace(get("/", "anna"), "Name:", "Then: olav\r\nName:",
+			1)); code != 200 {
 			t.Fatal(code, err)
 		}
 		_ = c.Close()
@@ -265,7 +267,8 @@ func TestTheTimeoutOfAnUpgradeEndsWithItsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, conf, Limits{Connections: 8})
 		c := h.dial("http/1.1")
-		if code, err := ask(c, strings.Replace(get("/", ""), "Host:", "Connection: Upgrade\r\nUpgrade: websocket\r\nHost:", 1)); code != 200 {
+		if code, err := ask(c, strings.Replace(get("/", ""), "Host:", "Connection: Upgrade\r\nUpgrade: websocket\r\nHost:",
+			1)); code != 200 {
 			t.Fatal(code, err)
 		}
 		if _, err := io.WriteString(c, get("/large", "")); err != nil {
@@ -388,7 +391,11 @@ func TestDefaultLimits(t *testing.T) {
 
 func TestNoAnswerIsSniffed(t *testing.T) {
 	w := httptest.NewRecorder()
-	handler{http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<script>")) })}.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	handler{http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		_, _ = w.Write([]byte("<script>"))
+	})}.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics",
+		nil))
 	if got := w.Result().Header.Get("X-Content-Type-Options"); got != "nosniff" {
 		t.Errorf("X-Content-Type-Options is %q", got)
 	}

@@ -14,7 +14,7 @@ import (
 type Limits struct {
 	Connections int     // open connections; default by Files
 	Address     int     // open connections of one address, loopback excepted; default three quarters of Connections
-	Rate        float64 // new connections per second and address, loopback excepted; default 200, with a burst of ten seconds
+	Rate        float64 // new ones per second and address, loopback excepted; default 200, with a burst of ten seconds
 	// AskRate is how many unauthenticated requests one address may send per second, loopback
 	// excepted; default 50, with a burst of forty seconds.
 	AskRate  float64

@@ -35,7 +35,7 @@ func CheckHost(header http.Header, r *http.Request, names []string) (code int, w
 		return http.StatusMisdirectedRequest, fmt.Sprintf("this hub is not %.100q: open it under one of its own names, or "+
 			"start it with --advertise-address\n", host)
 	}
-	if err != nil && r.TLS != nil && host != "localhost" { // other programs serve localhost too; an address cannot have the header
+	if err != nil && r.TLS != nil && host != "localhost" { // addresses cannot have the header
 		header.Set("Strict-Transport-Security", "max-age=2592000") // 30 days, without subdomains
 	}
 	return 0, ""

@@ -65,7 +65,8 @@ func TestOneDeviceHasABudget(t *testing.T) {
 		}},
 		{"new conditions in each report", func(r *rand.Rand, st *wire.Status) {
 			for i := range 60 {
-				st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(fmt.Sprint("C", i)), Status: "True", Message: noise(r, 1000)})
+				st.Status.Conditions = append(st.Status.Conditions,
+					corev1.NodeCondition{Type: corev1.NodeConditionType(fmt.Sprint("C", i)), Status: "True", Message: noise(r, 1000)})
 			}
 		}},
 		{"a new boot and new conditions in each report", func(r *rand.Rand, st *wire.Status) {
@@ -81,7 +82,8 @@ func TestOneDeviceHasABudget(t *testing.T) {
 		}},
 		{"new implausible values in each report", func(r *rand.Rand, st *wire.Status) {
 			for range 32 {
-				st.Status.Addresses = append(st.Status.Addresses, corev1.NodeAddress{Type: "Hostname", Address: "-" + noise(r, 300)})
+				st.Status.Addresses = append(st.Status.Addresses,
+					corev1.NodeAddress{Type: "Hostname", Address: "-" + noise(r, 300)})
 			}
 		}},
 	} {
@@ -127,7 +129,8 @@ func TestPodsOfOneDeviceHaveABudget(t *testing.T) {
 		nodetest.Greet(t, l, "pi-1")
 		var changes []state.Change
 		for i := range 40 {
-			changes = append(changes, state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i)}, Spec: corev1.PodSpec{NodeName: "pi-1"}}, ""))
+			changes = append(changes, state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+				Name: fmt.Sprint("p", i)}, Spec: corev1.PodSpec{NodeName: "pi-1"}}, ""))
 		}
 		done, err := l.Do(t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { return changes, nil })
 		if err != nil {
@@ -138,7 +141,8 @@ func TestPodsOfOneDeviceHaveABudget(t *testing.T) {
 		for seq := range uint64(budgetSeconds() * 10) {
 			list := wire.Pods{Boot: "b", Seq: seq + 1, Generation: 1}
 			for _, a := range done {
-				list.Pods = append(list.Pods, wire.PodStatus{UID: a.New.GetUID(), Namespace: "default", Name: a.New.GetName(), Status: corev1.PodStatus{Phase: corev1.PodRunning, Message: noise(r, 4000)}})
+				list.Pods = append(list.Pods, wire.PodStatus{UID: a.New.GetUID(), Namespace: "default", Name: a.New.GetName(),
+					Status: corev1.PodStatus{Phase: corev1.PodRunning, Message: noise(r, 4000)}})
 			}
 			_ = l.Pods(t.Context(), node.Caller{Node: "pi-1"}, list)
 			time.Sleep(100 * time.Millisecond)
@@ -186,7 +190,8 @@ func TestDeferredMessagesAreRequestedAgain(t *testing.T) {
 		}
 		last := say("True")
 		n := l.Snapshot().Node("pi-1")
-		if len(n.Status.Images) != len(last.Status.Images) || n.Status.Images[0].Names[0] != last.Status.Images[0].Names[0] || state.ReadyOf(n) != corev1.ConditionTrue {
+		if len(n.Status.Images) != len(last.Status.Images) || n.Status.Images[0].Names[0] != last.Status.Images[0].Names[0] ||
+			state.ReadyOf(n) != corev1.ConditionTrue {
 			t.Error("the answer is not accepted")
 		}
 	})
@@ -200,7 +205,8 @@ func TestEventsOfOneDeviceRemoveOnlyItsOwn(t *testing.T) {
 		nodetest.Greet(t, l, "pi-1")
 		nodetest.Greet(t, l, "pi-2")
 		event := func(name, message string) {
-			if err := l.Event(t.Context(), node.Caller{Node: name}, wire.Event{Boot: "b", Type: "Warning", Reason: "Told", Message: message}); err != nil {
+			if err := l.Event(t.Context(), node.Caller{Node: name},
+				wire.Event{Boot: "b", Type: "Warning", Reason: "Told", Message: message}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -283,7 +289,9 @@ func TestSlowNewsDelaysOnlyItsSender(t *testing.T) {
 				about[e.InvolvedObject.Name] = e.Message
 			}
 		}
-		if !strings.Contains(about["pi-1"], "3s") && !strings.Contains(about["pi-1"], "2s: most of it for news of node pi-1") || !strings.Contains(about["kube-system"], "user kari") {
+		if !strings.Contains(about["pi-1"], "3s") &&
+			!strings.Contains(about["pi-1"], "2s: most of it for news of node pi-1") ||
+			!strings.Contains(about["kube-system"], "user kari") {
 			t.Errorf("told %v", about)
 		}
 	})

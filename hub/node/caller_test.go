@@ -37,7 +37,8 @@ func TestAnEnrolmentEndsInTheTransactionOfItsNode(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, book, stop := nodetest.Start(t, nil)
 				defer stop()
-				apply(t, l, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "k1", Enrolled: metav1.Now(), Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"})
+				apply(t, l, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "k1", Enrolled: metav1.Now(),
+					Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"})
 				who := node.Caller{Node: "pi-1", Key: "k1", Machine: "0123456789abcdef", Boot: "b"}
 				if err := l.Status(t.Context(), who, nodetest.Report("b", 1, "True")); err != nil {
 					t.Fatal(err)
@@ -51,7 +52,9 @@ func TestAnEnrolmentEndsInTheTransactionOfItsNode(t *testing.T) {
 				if _, err := l.Do(t.Context(), c.do); err != nil {
 					t.Fatal(err)
 				}
-				if after, _, _ := book.Counts(); after != before+1 || l.Speaks(who) || book.Rows()[state.Key{Kind: state.Records, Name: "pi-1"}] != nil || book.Rows()[state.Key{Kind: state.Dismissals, Name: "k1"}] == nil {
+				if after, _, _ := book.Counts(); after != before+1 || l.Speaks(who) ||
+					book.Rows()[state.Key{Kind: state.Records, Name: "pi-1"}] != nil ||
+					book.Rows()[state.Key{Kind: state.Dismissals, Name: "k1"}] == nil {
 					t.Errorf("%d transactions, speaks %t, rows %v", after-before, l.Speaks(who), book.Rows())
 				}
 				if d := l.Dismissed("k1"); d == nil || d.By != "kari" || d.Reason != "Node pi-1 was deleted" {
@@ -62,7 +65,8 @@ func TestAnEnrolmentEndsInTheTransactionOfItsNode(t *testing.T) {
 				}
 				// Messages on their way are refused.
 				for what, err := range map[string]error{
-					"status": l.Status(t.Context(), who, nodetest.Report("b2", 1, "True")), "event": l.Event(t.Context(), who, wire.Event{Boot: "b", Type: "Normal", Reason: "Pulled"}),
+					"status": l.Status(t.Context(), who, nodetest.Report("b2", 1, "True")),
+					"event":  l.Event(t.Context(), who, wire.Event{Boot: "b", Type: "Normal", Reason: "Pulled"}),
 				} {
 					if !errors.Is(err, node.ErrStranger) {
 						t.Errorf("the device's %s: %v", what, err)
@@ -83,7 +87,8 @@ func TestTheSitesGracePeriodDecidesAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
-		apply(t, l, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: 5 * time.Minute}}})
+		apply(t, l, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"},
+			Spec: fleet.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: 5 * time.Minute}}})
 		nodetest.Greet(t, l, "pi-1")
 		time.Sleep(2 * time.Minute)
 		other := node.Caller{Node: "pi-1", Machine: "fedcba9876543210", Boot: "c"}

@@ -174,7 +174,7 @@ func (e *encoder) desired(d wire.Desired) ([]byte, error) {
 // onlyAddresses tells whether a desired state differs from others of its form only in its
 // addresses.
 func onlyAddresses(d wire.Desired) bool {
-	if d.PodCIDR == "" || strings.Trim(d.PodCIDR, "0123456789abcdefABCDEF:./") != "" { // such characters are not escaped in JSON
+	if d.PodCIDR == "" || strings.Trim(d.PodCIDR, "0123456789abcdefABCDEF:./") != "" { // JSON does not escape these
 		return false
 	}
 	if d.Pods == nil || d.ConfigMaps == nil || d.Secrets == nil || len(d.Pods)+len(d.ConfigMaps)+len(d.Secrets) > 0 {

@@ -24,7 +24,8 @@ func TestAFramedDesiredStateEqualsAnEncodedOne(t *testing.T) {
 		{},
 		{Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}},
 		{
-			Pods:       []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Annotations: map[string]string{"a": tricky}}}},
+			Pods: []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kiosk",
+				Annotations: map[string]string{"a": tricky}}}},
 			ConfigMaps: []corev1.ConfigMap{{Data: map[string]string{"x": tricky, "y": "<&>"}}},
 			Profile:    &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "rpi"}}, PodCIDR: "10.64.0.0/24",
 		},
@@ -52,7 +53,8 @@ func TestADesiredStateIsEncodedOnce(t *testing.T) {
 	v := Deliver{encoded: new(sync.Map)}
 	now := time.Unix(100, 0)
 	s := state.Load(state.Empty("x", now), []state.Object{
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Boot: "b"},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}},
+		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Boot: "b"},
 	}, 2)
 	plan := v.Decide(s, v.Subjects(s), now)
 	if len(plan.Changes) != 1 {
@@ -65,7 +67,8 @@ func TestADesiredStateIsEncodedOnce(t *testing.T) {
 	if err != nil || len(kept) == 0 || &first[0] != &kept[0] {
 		t.Errorf("%s is encoded again: %v", first, err)
 	}
-	if again, err := v.content(s, "pi-1", "another"); err != nil || fmt.Sprint(again) != fmt.Sprint(first) || &again[0] == &first[0] {
+	if again, err := v.content(s, "pi-1", "another"); err != nil || fmt.Sprint(again) != fmt.Sprint(first) ||
+		&again[0] == &first[0] {
 		t.Errorf("framed at another time: %s, %v", again, err)
 	}
 	v.forget()
@@ -78,7 +81,8 @@ func TestADesiredStateIsEncodedOnce(t *testing.T) {
 func TestAnEncoderEqualsJSON(t *testing.T) {
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "board"}}
 	profile.Spec.Labels = map[string]string{"podCIDR": "10.0.0.0/26", "a": "b"}
-	empty := wire.Desired{Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}, PodCIDR: "10.0.0.0/26", LeaseIntervalSeconds: 10, FirmwareKey: []byte("key")}
+	empty := wire.Desired{Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{},
+		PodCIDR: "10.0.0.0/26", LeaseIntervalSeconds: 10, FirmwareKey: []byte("key")}
 	var e encoder
 	check := func(what string, d wire.Desired) {
 		t.Helper()

@@ -20,7 +20,8 @@ import (
 func TestWatchersSeeHowADeletedPodEnded(t *testing.T) {
 	code := func(name string, phase corev1.PodPhase, code int32) wire.PodStatus {
 		p := said(name, phase)
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a",
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}}
 		return p
 	}
 	listening(t, "the last status is shown before the deletion", func(h *listener) {
@@ -32,8 +33,9 @@ func TestWatchersSeeHowADeletedPodEnded(t *testing.T) {
 		synctest.Wait()
 		g := h.l.Snapshot().Record("pi-1").Generation
 		since := h.l.Snapshot().Revision
-		list := wire.Pods{Boot: "b", Seq: 2, Generation: g, Pods: []wire.PodStatus{code("p1", corev1.PodFailed, 137), code("p2", corev1.PodRunning, 0),
-			code("p3", corev1.PodSucceeded, 0)}}
+		list := wire.Pods{Boot: "b", Seq: 2, Generation: g,
+			Pods: []wire.PodStatus{code("p1", corev1.PodFailed, 137), code("p2", corev1.PodRunning, 0),
+				code("p3", corev1.PodSucceeded, 0)}}
 		if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, list); err != nil {
 			h.t.Fatal(err)
 		}
@@ -78,7 +80,8 @@ func TestAKeptPodFailsWhenItsDeviceNoLongerHasIt(t *testing.T) {
 		tell := func(seq uint64, pods ...wire.PodStatus) {
 			h.t.Helper()
 			synctest.Wait()
-			if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: seq, Generation: h.l.Snapshot().Record("pi-1").Generation, Pods: pods}); err != nil {
+			if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"},
+				wire.Pods{Boot: "b", Seq: seq, Generation: h.l.Snapshot().Record("pi-1").Generation, Pods: pods}); err != nil {
 				h.t.Fatal(err)
 			}
 			synctest.Wait()
@@ -95,11 +98,13 @@ func TestAKeptPodFailsWhenItsDeviceNoLongerHasIt(t *testing.T) {
 			p.Finalizers = []string{"batch.kubernetes.io/job-tracking.example.org"}
 			h.write(p)
 		}
-		tell(2, said("done", corev1.PodSucceeded), said("holding", corev1.PodRunning), said("held", corev1.PodPending), said("free", corev1.PodPending))
+		tell(2, said("done", corev1.PodSucceeded), said("holding", corev1.PodRunning), said("held", corev1.PodPending),
+			said("free", corev1.PodPending))
 		tell(3, said("holding", corev1.PodRunning))
 		since := h.l.Snapshot().Revision
 		tell(4, said("holding", corev1.PodRunning))
-		for name, want := range map[string]corev1.PodPhase{"free": "gone", "held": corev1.PodFailed, "done": corev1.PodSucceeded, "holding": corev1.PodRunning} {
+		for name, want := range map[string]corev1.PodPhase{"free": "gone", "held": corev1.PodFailed,
+			"done": corev1.PodSucceeded, "holding": corev1.PodRunning} {
 			if got := phase(name); got != want {
 				h.t.Errorf("%s is %s, want %s", name, got, want)
 			}
@@ -112,9 +117,12 @@ func TestAKeptPodFailsWhenItsDeviceNoLongerHasIt(t *testing.T) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		failed := batchv1.Failed
 		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "copy"}, Spec: batchv1.JobSpec{
-			Parallelism: new(int32(1)), Completions: new(int32(1)), BackoffLimit: new(int32(6)), PodReplacementPolicy: &failed, CompletionMode: new(batchv1.NonIndexedCompletion),
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"job": "copy"}},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"job": "copy"}}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "a", Image: "a"}}}},
+			Parallelism: new(int32(1)), Completions: new(int32(1)), BackoffLimit: new(int32(6)), PodReplacementPolicy: &failed,
+			CompletionMode: new(batchv1.NonIndexedCompletion),
+			Selector:       &metav1.LabelSelector{MatchLabels: map[string]string{"job": "copy"}},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"job": "copy"}},
+				Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever,
+					Containers: []corev1.Container{{Name: "a", Image: "a"}}}},
 		}}
 		h.write(job)
 		synctest.Wait()
@@ -138,13 +146,15 @@ func TestAKeptPodFailsWhenItsDeviceNoLongerHasIt(t *testing.T) {
 			h.t.Fatal(err)
 		}
 		synctest.Wait()
-		if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: 2, Generation: h.l.Snapshot().Record("pi-1").Generation}); err != nil {
+		if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"},
+			wire.Pods{Boot: "b", Seq: 2, Generation: h.l.Snapshot().Record("pi-1").Generation}); err != nil {
 			h.t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if now := pods(); len(now) != 1 || now[0].UID == was.UID {
-			h.t.Errorf("a minute later the Job has %d pods, the first %s, %s, deleted at %v", len(now), now[0].Name, now[0].Status.Phase, now[0].DeletionTimestamp)
+			h.t.Errorf("a minute later the Job has %d pods, the first %s, %s, deleted at %v", len(now), now[0].Name,
+				now[0].Status.Phase, now[0].DeletionTimestamp)
 		}
 	})
 }

@@ -23,7 +23,8 @@ func TestAnEventThatIsDeliveredTwiceCountsOnce(t *testing.T) {
 		at := time.Now()
 		say := func(at time.Time) {
 			t.Helper()
-			if err := l.Event(t.Context(), node.Caller{Node: "pi-1"}, wire.Event{Boot: "b", Time: at, Type: "Warning", Reason: "Told", Message: "the lamp is broken"}); err != nil {
+			if err := l.Event(t.Context(), node.Caller{Node: "pi-1"},
+				wire.Event{Boot: "b", Time: at, Type: "Warning", Reason: "Told", Message: "the lamp is broken"}); err != nil {
 				t.Fatal(err)
 			}
 		}

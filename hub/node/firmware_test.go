@@ -24,7 +24,8 @@ func TestADeviceCanVerifyItsBootConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	document, err := (&fleet.BootConfig{Profile: "pi", Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory"}}}).Encode()
+	document, err := (&fleet.BootConfig{Profile: "pi", Backend: fleet.BootConfigTxt,
+		Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory"}}}).Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,10 +33,14 @@ func TestADeviceCanVerifyItsBootConfiguration(t *testing.T) {
 	digest := wire.FirmwareDigest(document)
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
 	profile.Spec.Match.Compatible = []string{"brcm,bcm2711"}
-	rollout := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: fleet.FirmwareRolloutSpec{Profile: "pi", Retry: 2}, Status: fleet.FirmwareRolloutStatus{Digest: digest, Document: string(document)}}
-	rec := &state.Record{ObjectMeta: named, Boot: "b", FirmwareGeneration: 7, Assigned: &state.FirmwareAssignment{Rollout: "r", Digest: digest}}
+	rollout := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"},
+		Spec:   fleet.FirmwareRolloutSpec{Profile: "pi", Retry: 2},
+		Status: fleet.FirmwareRolloutStatus{Digest: digest, Document: string(document)}}
+	rec := &state.Record{ObjectMeta: named, Boot: "b", FirmwareGeneration: 7,
+		Assigned: &state.FirmwareAssignment{Rollout: "r", Digest: digest}}
 	report := &fleet.DeviceReport{ObjectMeta: named, Hardware: runtime.RawExtension{Raw: []byte(`{"board":{"compatible":["raspberrypi,4-model-b","brcm,bcm2711"]}}`)}}
-	s := state.Load(state.Empty("x", time.Unix(1e9, 0)), []state.Object{&corev1.Node{ObjectMeta: named}, rec, rollout, profile, report}, 0)
+	s := state.Load(state.Empty("x", time.Unix(1e9, 0)),
+		[]state.Object{&corev1.Node{ObjectMeta: named}, rec, rollout, profile, report}, 0)
 	told := func(change func(*state.Record, *fleet.FirmwareRollout)) *wire.Firmware {
 		rec, rollout := rec.DeepCopy(), rollout.DeepCopy()
 		change(rec, rollout)
@@ -60,7 +65,8 @@ func TestADeviceCanVerifyItsBootConfiguration(t *testing.T) {
 	if _, err := f.Verify(public, "pi-1", []string{"raspberrypi,5-model-b", "brcm,bcm2712"}); err == nil {
 		t.Error("another board accepts it")
 	}
-	for step, want := range map[fleet.FirmwareNodeState]bool{"": false, fleet.FirmwareDraining: false, fleet.FirmwareTrying: true, fleet.FirmwareOverdue: false} {
+	for step, want := range map[fleet.FirmwareNodeState]bool{"": false, fleet.FirmwareDraining: false,
+		fleet.FirmwareTrying: true, fleet.FirmwareOverdue: false} {
 		if f := told(func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Step = step }); f.Try != want {
 			t.Errorf("in the step %q the device may try: %v", step, f.Try)
 		}
@@ -71,10 +77,13 @@ func TestADeviceCanVerifyItsBootConfiguration(t *testing.T) {
 	}
 	evil := []byte(`{"profile":"pi","revision":0,"backend":"rpi-config-txt","cmdline":{"add":["init=/bin/sh"]}}`)
 	for name, change := range map[string]func(*state.Record, *fleet.FirmwareRollout){
-		"belongs to no rollout":              func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned = nil },
-		"belongs to a deleted rollout":       func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Rollout = "gone" },
-		"has received no configuration":      func(r *state.Record, _ *fleet.FirmwareRollout) { r.FirmwareGeneration = 0 },
-		"is to get another configuration":    func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Digest = "sha256:0" },
+		"belongs to no rollout":         func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned = nil },
+		"belongs to a deleted rollout":  func(r *state.Record, _ *fleet.FirmwareRollout) { r.Assigned.Rollout = "gone" },
+		"has received no configuration": func(r *state.Record, _ *fleet.FirmwareRollout) { r.FirmwareGeneration = 0 },
+		"is to get another configuration": func(r *state.Record,
+			_ *fleet.FirmwareRollout) {
+			r.Assigned.Digest = "sha256:0"
+		},
 		"has a document with a changed text": func(_ *state.Record, ro *fleet.FirmwareRollout) { ro.Status.Document += " " },
 		"has an invalid document": func(r *state.Record, ro *fleet.FirmwareRollout) {
 			ro.Status.Document, ro.Status.Digest = string(evil), wire.FirmwareDigest(evil)
@@ -94,7 +103,8 @@ func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	document, err := (&fleet.BootConfig{Profile: "pi", Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory"}}}).Encode()
+	document, err := (&fleet.BootConfig{Profile: "pi", Backend: fleet.BootConfigTxt,
+		Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory"}}}).Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,9 +115,12 @@ func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 		return &fleet.DeviceReport{ObjectMeta: named, Hardware: runtime.RawExtension{Raw: fmt.Appendf(nil, `{"board":{"compatible":["%s","brcm,bcm2837"]},"temperature":%d}`, board, temperature)}}
 	}
 	s := state.Load(state.Empty("x", time.Unix(1e9, 0)), []state.Object{
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", Labels: map[string]string{fleet.LabelProfile: "pi"}}}, profile, report("raspberrypi,3-model-b", 40),
-		&fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: fleet.FirmwareRolloutSpec{Profile: "pi"}, Status: fleet.FirmwareRolloutStatus{Digest: digest, Document: string(document)}},
-		&state.Record{ObjectMeta: named, Boot: "b", FirmwareGeneration: 7, Assigned: &state.FirmwareAssignment{Rollout: "r", Digest: digest}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", Labels: map[string]string{fleet.LabelProfile: "pi"}}},
+		profile, report("raspberrypi,3-model-b", 40),
+		&fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: fleet.FirmwareRolloutSpec{Profile: "pi"},
+			Status: fleet.FirmwareRolloutStatus{Digest: digest, Document: string(document)}},
+		&state.Record{ObjectMeta: named, Boot: "b", FirmwareGeneration: 7,
+			Assigned: &state.FirmwareAssignment{Rollout: "r", Digest: digest}},
 	}, 0)
 	d := Deliver{signing: key}
 	s, _ = state.Apply(s, d.Decide(s, d.Subjects(s), s.Started).Changes)
@@ -126,7 +139,8 @@ func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 		if again := d.Decide(s, d.Subjects(s), s.Started).Changes; len(again) > 0 {
 			t.Errorf("with the board %s the device receives another state than after a start", said.board)
 		}
-		if _, err := d.wantedOf(s, "pi-1", profiles{}).Firmware.Verify(public, "pi-1", []string{said.board, "brcm,bcm2837"}); err != nil {
+		if _, err := d.wantedOf(s, "pi-1", profiles{}).Firmware.Verify(public, "pi-1",
+			[]string{said.board, "brcm,bcm2837"}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -135,7 +149,8 @@ func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 // A card in another board does not keep the rollout's results of the previous board.
 func TestAnotherMachineStartsTheRolloutAnew(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	began := state.FirmwareAssignment{Rollout: "r", Digest: "sha256:1", Step: fleet.FirmwareTrying, Since: metav1.NewTime(now)}
+	began := state.FirmwareAssignment{Rollout: "r", Digest: "sha256:1", Step: fleet.FirmwareTrying,
+		Since: metav1.NewTime(now)}
 	for _, c := range []struct {
 		machine   string
 		was, want state.FirmwareAssignment
@@ -146,9 +161,12 @@ func TestAnotherMachineStartsTheRolloutAnew(t *testing.T) {
 		{"other", began, began},
 	} {
 		named := metav1.ObjectMeta{Name: "pi-1"}
-		s := state.Load(state.Empty("x", now), []state.Object{&corev1.Node{ObjectMeta: named}, &state.Record{ObjectMeta: named, MachineID: "m", Boot: "b", Assigned: &c.was}}, 0)
-		d := New(Config{Grace: time.Minute, LeaseInterval: 10 * time.Second}, control.Config{Start: s.ResetSeen(now.Add(-time.Hour))})
-		changes, err := d.status(s.ResetSeen(now.Add(-time.Hour)), Caller{Node: "pi-1"}, wire.Status{Boot: "c", Seq: 1, MachineID: c.machine}, now)
+		s := state.Load(state.Empty("x", now), []state.Object{&corev1.Node{ObjectMeta: named},
+			&state.Record{ObjectMeta: named, MachineID: "m", Boot: "b", Assigned: &c.was}}, 0)
+		d := New(Config{Grace: time.Minute, LeaseInterval: 10 * time.Second},
+			control.Config{Start: s.ResetSeen(now.Add(-time.Hour))})
+		changes, err := d.status(s.ResetSeen(now.Add(-time.Hour)), Caller{Node: "pi-1"},
+			wire.Status{Boot: "c", Seq: 1, MachineID: c.machine}, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +182,8 @@ func TestARaisedRetryIsPublished(t *testing.T) {
 	named := metav1.ObjectMeta{Name: "pi-1"}
 	ro := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
 	s := state.Load(state.Empty("x", time.Unix(1e9, 0)), []state.Object{
-		&corev1.Node{ObjectMeta: named}, &state.Record{ObjectMeta: named, Assigned: &state.FirmwareAssignment{Rollout: "r"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}}, ro}, 0)
+		&corev1.Node{ObjectMeta: named}, &state.Record{ObjectMeta: named, Assigned: &state.FirmwareAssignment{Rollout: "r"}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}}, ro}, 0)
 	raised := ro.DeepCopy()
 	raised.Spec.Retry = 1
 	s, done := state.Apply(s, []state.Change{state.Put(raised, "")})
@@ -180,14 +199,18 @@ func TestARaisedRetryIsPublished(t *testing.T) {
 
 func TestAReportOfTheBootConfigurationIsACondition(t *testing.T) {
 	for said, want := range map[string]corev1.ConditionStatus{
-		wire.FirmwareUpToDate: corev1.ConditionTrue, wire.FirmwareStaged: corev1.ConditionUnknown, wire.FirmwareVerifying: corev1.ConditionUnknown,
-		wire.FirmwareRolledBack: corev1.ConditionFalse, wire.FirmwareFailed: corev1.ConditionFalse, wire.FirmwareUnsupported: corev1.ConditionFalse,
+		wire.FirmwareUpToDate: corev1.ConditionTrue, wire.FirmwareStaged: corev1.ConditionUnknown,
+		wire.FirmwareVerifying:  corev1.ConditionUnknown,
+		wire.FirmwareRolledBack: corev1.ConditionFalse, wire.FirmwareFailed: corev1.ConditionFalse,
+		wire.FirmwareUnsupported: corev1.ConditionFalse,
 	} {
 		st := wire.Status{Firmware: &wire.FirmwareStatus{State: said, Message: "m", Bad: []string{"x"}}}
-		st.Status.Conditions = []corev1.NodeCondition{{Type: fleet.ConditionFirmwareReady, Status: corev1.ConditionTrue, Message: "a FirmwareReady of the device"}}
+		st.Status.Conditions = []corev1.NodeCondition{{Type: fleet.ConditionFirmwareReady, Status: corev1.ConditionTrue,
+			Message: "a FirmwareReady of the device"}}
 		rec := new(state.Record)
 		firmwareChange(rec, &st)
-		if c := st.Status.Conditions; len(c) != 1 || c[0].Status != want || c[0].Reason != said || c[0].Message != "m" || reasonOf(said) != "Firmware"+said {
+		if c := st.Status.Conditions; len(c) != 1 || c[0].Status != want || c[0].Reason != said || c[0].Message != "m" ||
+			reasonOf(said) != "Firmware"+said {
 			t.Errorf("%s: %+v", said, c)
 		}
 		st.Firmware = nil

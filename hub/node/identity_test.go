@@ -43,14 +43,16 @@ func TestAForeignCallerIsRefusedEverywhere(t *testing.T) {
 				l.Log = slog.New(slog.NewTextHandler(&said, nil))
 				own := node.Caller{Node: "pi-1", Key: tt.enrolled, Machine: machine, Boot: "b"}
 				if tt.enrolled != "" {
-					apply(t, l, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: tt.enrolled, Enrolled: metav1.Now(), Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"})
+					apply(t, l, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: tt.enrolled, Enrolled: metav1.Now(),
+						Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"})
 				}
 				if err := l.Status(t.Context(), own, nodetest.Report("b", 1, "True")); err != nil {
 					t.Fatal(err)
 				}
 				l.Lease(own, wire.Lease{Boot: "b", Seq: 1, Status: 1})
 				synctest.Wait()
-				apply(t, l, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"}, Spec: corev1.PodSpec{NodeName: "pi-1"}})
+				apply(t, l, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"},
+					Spec: corev1.PodSpec{NodeName: "pi-1"}})
 				synctest.Wait()
 				l.Lease(own, wire.Lease{Boot: "b", Seq: 2, Status: 1, Desired: 1})
 				time.Sleep(5 * time.Second)
@@ -64,8 +66,10 @@ func TestAForeignCallerIsRefusedEverywhere(t *testing.T) {
 				for what, err := range map[string]error{
 					"connect": l.Connect(who),
 					"status":  l.Status(t.Context(), who, nodetest.Report("b", 2, "False")),
-					"pods":    l.Pods(t.Context(), who, wire.Pods{Boot: "b", Seq: 1, Generation: 1, Pods: []wire.PodStatus{{UID: uid, Namespace: "default", Name: "p", Status: corev1.PodStatus{Phase: corev1.PodFailed}}}}),
-					"event":   l.Event(t.Context(), who, wire.Event{Boot: "b", Type: "Warning", Reason: "Lied", Message: "x"}),
+					"pods": l.Pods(t.Context(), who, wire.Pods{Boot: "b", Seq: 1, Generation: 1,
+						Pods: []wire.PodStatus{{UID: uid, Namespace: "default", Name: "p",
+							Status: corev1.PodStatus{Phase: corev1.PodFailed}}}}),
+					"event": l.Event(t.Context(), who, wire.Event{Boot: "b", Type: "Warning", Reason: "Lied", Message: "x"}),
 				} {
 					if tt.may != (err == nil) || !tt.may && !errors.Is(err, node.ErrStranger) {
 						t.Errorf("%s: %v", what, err)
@@ -157,7 +161,8 @@ func TestTwoAgentsWithOneIdentityAreAConflictForAWhile(t *testing.T) {
 		defer stop()
 		nodetest.Greet(t, l, "pi-1")
 		l.Connected("pi-1")
-		first, second := node.Caller{Node: "pi-1", Machine: machine, Boot: "b"}, node.Caller{Node: "pi-1", Machine: machine, Boot: "c"}
+		first, second := node.Caller{Node: "pi-1", Machine: machine, Boot: "b"},
+			node.Caller{Node: "pi-1", Machine: machine, Boot: "c"}
 		shown := func() bool {
 			return state.NodeCondition(l.Snapshot().Node("pi-1"), fleet.ConditionIdentityConflict) != nil
 		}
@@ -244,7 +249,8 @@ func TestManyClonesCauseFewWrites(t *testing.T) {
 		if n := after - before; n < 1 || n > 100 {
 			t.Errorf("39 clones cause %d writes in an hour", n)
 		}
-		if c := state.NodeCondition(l.Snapshot().Node("pi-1"), fleet.ConditionIdentityConflict); c == nil || c.Status != corev1.ConditionTrue {
+		if c := state.NodeCondition(l.Snapshot().Node("pi-1"), fleet.ConditionIdentityConflict); c == nil ||
+			c.Status != corev1.ConditionTrue {
 			t.Errorf("the conflict shown is %+v", c)
 		}
 	})
@@ -260,19 +266,22 @@ func TestOldMessagesAndOtherNodesPodsAreRefused(t *testing.T) {
 		nodetest.Greet(t, l, "pi-2")
 		one, two := node.Caller{Node: "pi-1"}, node.Caller{Node: "pi-2"}
 		pod := func(name, on string) *corev1.Pod {
-			apply(t, l, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: on}})
+			apply(t, l, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+				Spec: corev1.PodSpec{NodeName: on}})
 			return l.Snapshot().Pod("default", name)
 		}
 		mine, theirs := pod("mine", "pi-1"), pod("theirs", "pi-2")
 		tell := func(boot string, seq uint64, p *corev1.Pod, phase corev1.PodPhase) error {
-			return l.Pods(t.Context(), one, wire.Pods{Boot: boot, Seq: seq, Generation: 1, Pods: []wire.PodStatus{{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Status: corev1.PodStatus{Phase: phase}}}})
+			return l.Pods(t.Context(), one, wire.Pods{Boot: boot, Seq: seq, Generation: 1,
+				Pods: []wire.PodStatus{{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Status: corev1.PodStatus{Phase: phase}}}})
 		}
 		phase := func(p *corev1.Pod) corev1.PodPhase { return l.Snapshot().Pod(p.Namespace, p.Name).Status.Phase }
 		if err := tell("b", 5, mine, corev1.PodRunning); err != nil || phase(mine) != corev1.PodRunning {
 			t.Fatal(err, phase(mine))
 		}
 		for _, seq := range []uint64{4, 5} {
-			if err := tell("b", seq, mine, corev1.PodFailed); !errors.Is(err, node.ErrStale) || phase(mine) != corev1.PodRunning {
+			if err := tell("b", seq, mine, corev1.PodFailed); !errors.Is(err, node.ErrStale) ||
+				phase(mine) != corev1.PodRunning {
 				t.Errorf("list %d: %v, %s", seq, err, phase(mine))
 			}
 		}
@@ -297,12 +306,14 @@ func TestOldMessagesAndOtherNodesPodsAreRefused(t *testing.T) {
 				t.Errorf("an event of %s: %v, %q", what, err, events(l, "Lied"))
 			}
 		}
-		if err := l.Event(t.Context(), one, wire.Event{Boot: "b", Type: "Warning", Reason: "Lied", Namespace: "default", Pod: "mine", PodUID: mine.UID, Message: "x"}); err != nil || len(events(l, "Lied")) != 1 {
+		if err := l.Event(t.Context(), one, wire.Event{Boot: "b", Type: "Warning", Reason: "Lied", Namespace: "default",
+			Pod: "mine", PodUID: mine.UID, Message: "x"}); err != nil || len(events(l, "Lied")) != 1 {
 			t.Errorf("an event of its own pod: %v", err)
 		}
 
 		hear(t, l, "pi-1", nodetest.Report("b", 7, "True"))
-		if err := l.Status(t.Context(), one, nodetest.Report("b", 7, "False")); !errors.Is(err, node.ErrStale) || state.ReadyOf(l.Snapshot().Node("pi-1")) != corev1.ConditionTrue {
+		if err := l.Status(t.Context(), one, nodetest.Report("b", 7, "False")); !errors.Is(err, node.ErrStale) ||
+			state.ReadyOf(l.Snapshot().Node("pi-1")) != corev1.ConditionTrue {
 			t.Errorf("a repeated status: %v", err)
 		}
 		for i := range 20 { // more boots than the record stores
@@ -312,7 +323,8 @@ func TestOldMessagesAndOtherNodesPodsAreRefused(t *testing.T) {
 			t.Errorf("%d past boots are stored", n)
 		}
 		for _, boot := range []string{"boot-18", "boot-12"} {
-			if err := l.Status(t.Context(), one, nodetest.Report(boot, 99, "False")); !errors.Is(err, node.ErrStale) || l.Snapshot().Record("pi-1").Boot != "boot-19" {
+			if err := l.Status(t.Context(), one, nodetest.Report(boot, 99, "False")); !errors.Is(err, node.ErrStale) ||
+				l.Snapshot().Record("pi-1").Boot != "boot-19" {
 				t.Errorf("an earlier boot is accepted: %v, %s", err, l.Snapshot().Record("pi-1").Boot)
 			}
 		}
@@ -342,14 +354,16 @@ func TestADismissedDeviceReportsOnlyItsOwnPods(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, _, stop := nodetest.Start(t, nil)
 				defer stop()
-				apply(t, l, &state.Dismissal{ObjectMeta: metav1.ObjectMeta{Name: "k1"}, Node: "pi-1", Time: metav1.Now(), Until: metav1.NewTime(time.Now().Add(time.Hour))})
+				apply(t, l, &state.Dismissal{ObjectMeta: metav1.ObjectMeta{Name: "k1"}, Node: "pi-1", Time: metav1.Now(),
+					Until: metav1.NewTime(time.Now().Add(time.Hour))})
 				if tt.again {
 					apply(t, l, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}})
 				}
 				for _, on := range []string{"pi-1", "pi-2"} {
 					grace := int64(30)
 					at := metav1.Now()
-					apply(t, l, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "on-" + on, DeletionTimestamp: &at, DeletionGracePeriodSeconds: &grace}, Spec: corev1.PodSpec{NodeName: on}})
+					apply(t, l, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "on-" + on,
+						DeletionTimestamp: &at, DeletionGracePeriodSeconds: &grace}, Spec: corev1.PodSpec{NodeName: on}})
 				}
 				before := l.Snapshot()
 				if before.Pod("default", "on-pi-1") == nil || before.Pod("default", "on-pi-2") == nil {
@@ -358,7 +372,8 @@ func TestADismissedDeviceReportsOnlyItsOwnPods(t *testing.T) {
 				if err := l.RemainingPods(t.Context(), tt.caller, wire.Pods{Boot: "b", Seq: 1}); err != nil {
 					t.Fatal(err)
 				}
-				if gone := l.Snapshot().Pod("default", "on-pi-1") == nil; gone != tt.gone || l.Snapshot().Pod("default", "on-pi-2") == nil {
+				if gone := l.Snapshot().Pod("default", "on-pi-1") == nil; gone != tt.gone ||
+					l.Snapshot().Pod("default", "on-pi-2") == nil {
 					t.Errorf("pi-1's pod is removed: %t", gone)
 				}
 			})
@@ -374,9 +389,11 @@ func TestDismissalsAreLimited(t *testing.T) {
 	var changes []state.Change
 	for i := range 10_050 {
 		at := metav1.NewTime(now.Add(time.Duration(i-20_000) * time.Second))
-		changes = append(changes, state.Put(&state.Dismissal{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("k", i)}, Node: "n", Time: at, Until: metav1.NewTime(now.Add(time.Hour))}, ""))
+		changes = append(changes, state.Put(&state.Dismissal{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("k", i)},
+			Node: "n", Time: at, Until: metav1.NewTime(now.Add(time.Hour))}, ""))
 	}
-	rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "mine", Boot: "b", Expires: metav1.NewTime(now.Add(-365 * 24 * time.Hour))}
+	rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "mine", Boot: "b",
+		Expires: metav1.NewTime(now.Add(-365 * 24 * time.Hour))}
 	changes = append(changes, state.Put(rec, ""), state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}, ""))
 	s, _ = state.Apply(s, changes)
 	s, log := state.Apply(s, []state.Change{state.Remove(s.Node("pi-1"), "")})
@@ -404,9 +421,11 @@ func TestDismissalsAreLimited(t *testing.T) {
 func TestADeletionEndsNoLaterEnrolment(t *testing.T) {
 	now := time.Now()
 	rec := func(key string) *state.Record {
-		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: key, Expires: metav1.NewTime(now.Add(time.Hour))}
+		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: key,
+			Expires: metav1.NewTime(now.Add(time.Hour))}
 	}
-	s, _ := state.Apply(state.Empty("test", now), []state.Change{state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}, ""), state.Put(rec("k1"), "")})
+	s, _ := state.Apply(state.Empty("test", now),
+		[]state.Change{state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}, ""), state.Put(rec("k1"), "")})
 	s, log := state.Apply(s, []state.Change{state.Remove(s.Node("pi-1"), "")})
 	if len(node.Ended(s, log, now)) == 0 {
 		t.Error("the enrolment exists without its Node")

@@ -34,7 +34,8 @@ func TestOneDeviceDoesNotFillTheLog(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				book := nodetest.NewNotebook()
 				var out bytes.Buffer
-				l := node.New(node.Config{Broker: book, LeaseInterval: 10 * time.Second, Grace: 40 * time.Second}, control.Config{Store: book, Start: state.Empty("test", time.Now()), Log: slog.New(slog.NewTextHandler(&out, nil))})
+				l := node.New(node.Config{Broker: book, LeaseInterval: 10 * time.Second, Grace: 40 * time.Second},
+					control.Config{Store: book, Start: state.Empty("test", time.Now()), Log: slog.New(slog.NewTextHandler(&out, nil))})
 				ctx, stop := context.WithCancel(t.Context())
 				over := make(chan error, 1)
 				go func() { over <- l.Run(ctx) }()

@@ -9,7 +9,8 @@ import (
 // Repetitions come at 0, 2, 6, 14 s and so on. A reset starts again, but the least gap is two
 // seconds.
 func TestRepetitionsBackOffUntilAReset(t *testing.T) {
-	repetitions := func(well ...int) (at []int) { // returns the seconds of the repetitions, with resets at the given seconds
+	repetitions := func(well ...int) (at []int) {
+		// returns the seconds of the repetitions, with resets at the given seconds
 		var b backoff
 		for s := range 300 {
 			switch {

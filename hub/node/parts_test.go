@@ -19,7 +19,8 @@ func (h *listener) leaving(names ...string) (left func() int, generation int64) 
 	h.t.Helper()
 	now, grace := metav1.Now(), int64(30)
 	for _, name := range names {
-		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid(name), DeletionTimestamp: &now, DeletionGracePeriodSeconds: &grace},
+		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid(name),
+			DeletionTimestamp: &now, DeletionGracePeriodSeconds: &grace},
 			Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a", Image: "a"}}}})
 	}
 	synctest.Wait()
@@ -75,7 +76,8 @@ func TestAListOfPodsMayComeInParts(t *testing.T) {
 	listening(t, "an unchanged entry keeps the pod and its status", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		left, g := h.leaving("p1", "p2")
-		tell(h, wire.Pods{Seq: 4, Generation: g, Pods: []wire.PodStatus{said("p1", corev1.PodRunning), said("p2", corev1.PodRunning)}})
+		tell(h, wire.Pods{Seq: 4, Generation: g, Pods: []wire.PodStatus{said("p1", corev1.PodRunning),
+			said("p2", corev1.PodRunning)}})
 		tell(h, wire.Pods{Seq: 5, Generation: g, Base: 4, Pods: []wire.PodStatus{{UID: uid("p1")}}})
 		if n := left(); n != 1 || h.l.Snapshot().Pod("default", "p1").Status.Phase != corev1.PodRunning {
 			t.Errorf("%d pods exist, want p1 unchanged", n)
@@ -95,12 +97,14 @@ func TestAListOfPodsMayComeInParts(t *testing.T) {
 	listening(t, "a part that could not be stored is not accepted", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		for _, name := range []string{"p1", "p2"} {
-			h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid(name)}, Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a", Image: "a"}}}})
+			h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid(name)},
+				Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a", Image: "a"}}}})
 		}
 		synctest.Wait()
 		g := h.l.Snapshot().Record("pi-1").Generation
 		part := func(n int, name string) wire.Pods {
-			return wire.Pods{Boot: "b", Seq: 2, Generation: g, Part: n, Parts: 2, Pods: []wire.PodStatus{said(name, corev1.PodRunning)}}
+			return wire.Pods{Boot: "b", Seq: 2, Generation: g, Part: n, Parts: 2,
+				Pods: []wire.PodStatus{said(name, corev1.PodRunning)}}
 		}
 		h.book.FailWith(errors.New("disk full"))
 		if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, part(1, "p1")); err == nil {

@@ -56,7 +56,8 @@ func TestImplausibleReportsAreRejected(t *testing.T) {
 	} {
 		listening(t, c.name, func(h *listener) {
 			other := nodetest.Report("b", 1, "True")
-			other.Status.Addresses = []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}, {Type: "ExternalIP", Address: "203.0.113.7"}}
+			other.Status.Addresses = []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"},
+				{Type: "ExternalIP", Address: "203.0.113.7"}}
 			if err := h.l.Status(h.t.Context(), node.Caller{Node: "pi-2"}, other); err != nil {
 				h.t.Fatal(err)
 			}
@@ -84,7 +85,8 @@ func TestImplausibleReportsAreRejected(t *testing.T) {
 			same("capacity", n.Status.Capacity, c.want)
 			same("allocatable", n.Status.Allocatable, c.wantAlloc)
 			messages := h.events("ImplausibleReport")
-			if c.messages == "" && len(messages) != 0 || c.messages != "" && (len(messages) != 1 || !strings.Contains(messages[0], c.messages)) {
+			if c.messages == "" && len(messages) != 0 ||
+				c.messages != "" && (len(messages) != 1 || !strings.Contains(messages[0], c.messages)) {
 				h.t.Errorf("told %q", messages)
 			}
 		})
@@ -98,7 +100,9 @@ func TestImplausibleReportsAreRejected(t *testing.T) {
 				corev1.NodeCondition{Type: "a b", Status: corev1.ConditionTrue})
 		})
 		n := h.node()
-		if state.NodeCondition(n, corev1.NodeDiskPressure) != nil || state.NodeCondition(n, "a b") != nil || n.Status.Phase != "" || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 0 || state.ReadyOf(n) != corev1.ConditionTrue {
+		if state.NodeCondition(n, corev1.NodeDiskPressure) != nil || state.NodeCondition(n, "a b") != nil ||
+			n.Status.Phase != "" || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 0 ||
+			state.ReadyOf(n) != corev1.ConditionTrue {
 			h.t.Errorf("the pod's status is %+v", n.Status)
 		}
 		if messages := h.events("ImplausibleReport"); len(messages) != 1 || !strings.Contains(messages[0], `condition DiskPressure="Maybe"`) {
@@ -155,7 +159,8 @@ func TestTwoNodesMayUseOneAddressInTurn(t *testing.T) {
 // values.
 func TestADeviceCannotSetItsSiteOrInvalidLabels(t *testing.T) {
 	listening(t, "labels", func(h *listener) {
-		rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "k1", Enrolled: metav1.Now(), Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"}
+		rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "k1", Enrolled: metav1.Now(),
+			Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"}
 		apply(h.t, h.l, rec)
 		say := func(seq uint64) map[string]string {
 			st := nodetest.Report("b", seq, "True")

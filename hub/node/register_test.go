@@ -88,7 +88,8 @@ func TestANodeMadeByHandIsKeptUntilItIsDeleted(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
 		apply(t, l, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "hand"}})
-		if got := taintKeys(l.Snapshot().Node("hand")); !slices.Equal(got, []string{"node.kubernetes.io/not-ready:NoSchedule"}) {
+		if got := taintKeys(l.Snapshot().Node("hand")); !slices.Equal(got,
+			[]string{"node.kubernetes.io/not-ready:NoSchedule"}) {
 			t.Errorf("the first taints are %v, want one that keeps pods away", got)
 		}
 		time.Sleep(lifecycle.Defaults.StartupGrace)
@@ -100,7 +101,8 @@ func TestANodeMadeByHandIsKeptUntilItIsDeleted(t *testing.T) {
 		synctest.Wait()
 		n := l.Snapshot().Node("hand")
 		c := state.NodeCondition(n, corev1.NodeReady)
-		if c == nil || c.Status != corev1.ConditionUnknown || c.Reason != "NodeStatusNeverUpdated" || !c.LastHeartbeatTime.Equal(&n.CreationTimestamp) {
+		if c == nil || c.Status != corev1.ConditionUnknown || c.Reason != "NodeStatusNeverUpdated" ||
+			!c.LastHeartbeatTime.Equal(&n.CreationTimestamp) {
 			t.Errorf("after the startup grace period Ready is %+v", c)
 		}
 		if got := events(l, "NodeNotReady"); len(got) != 1 || !strings.Contains(got[0], "it has never reported") {
@@ -129,7 +131,8 @@ func TestADeviceAdoptsANodeMadeByHand(t *testing.T) {
 				l, _, stop := nodetest.Start(t, nil)
 				defer stop()
 				hand := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1",
-					Labels:      map[string]string{"shop": "oslo", corev1.LabelTopologyZone: "bergen", corev1.LabelArchStable: "amd64", "tier": "mine"},
+					Labels: map[string]string{"shop": "oslo", corev1.LabelTopologyZone: "bergen", corev1.LabelArchStable: "amd64",
+						"tier": "mine"},
 					Annotations: map[string]string{"note": "shelf 4"}}}
 				hand.Spec.Unschedulable = true
 				hand.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "shop", Effect: corev1.TaintEffectNoSchedule}}
@@ -146,13 +149,15 @@ func TestADeviceAdoptsANodeMadeByHand(t *testing.T) {
 				n := hear(t, l, "pi-1", st)
 				want := map[string]string{
 					"shop": "oslo", "tier": "mine", corev1.LabelTopologyZone: "bergen", // labels of the administrator
-					corev1.LabelHostname: "pi-1", corev1.LabelOSStable: "linux", "beta.kubernetes.io/os": "linux", // labels that the hub corrects
+					// labels that the hub corrects
+					corev1.LabelHostname: "pi-1", corev1.LabelOSStable: "linux", "beta.kubernetes.io/os": "linux",
 					corev1.LabelArchStable: "arm64", "beta.kubernetes.io/arch": "arm64", fleet.LabelBoard: "raspberrypi4",
 				}
 				if !maps.Equal(n.Labels, want) {
 					t.Errorf("labels are %v, want %v", n.Labels, want)
 				}
-				if got := taintKeys(n); !slices.Equal(got, []string{"dedicated:NoSchedule", "node.kubernetes.io/unschedulable:NoSchedule"}) {
+				if got := taintKeys(n); !slices.Equal(got, []string{"dedicated:NoSchedule",
+					"node.kubernetes.io/unschedulable:NoSchedule"}) {
 					t.Errorf("taints are %v", got)
 				}
 				if !n.Spec.Unschedulable || n.Spec.PodCIDR != "10.9.0.0/24" || n.Annotations["note"] != "shelf 4" || n.UID != uid {
@@ -198,7 +203,8 @@ func TestWithoutRegistrationOnlyNodesMadeByHandJoin(t *testing.T) {
 		l.Lease(node.Caller{Node: "pi-2"}, wire.Lease{Boot: "b", Seq: 1, Status: 1})
 		synctest.Wait()
 		c := state.NodeCondition(n, fleet.ConditionPodCIDRAvailable)
-		if n.Spec.PodCIDR != "" || c == nil || c.Status != corev1.ConditionFalse || state.ReadyOf(n) != corev1.ConditionTrue || len(n.Spec.Taints) > 0 {
+		if n.Spec.PodCIDR != "" || c == nil || c.Status != corev1.ConditionFalse ||
+			state.ReadyOf(n) != corev1.ConditionTrue || len(n.Spec.Taints) > 0 {
 			t.Errorf("a full range made the registration fail: %+v %+v", n.Spec, n.Status.Conditions)
 		}
 		if got := events(l, "CIDRNotAvailable"); len(got) != 1 || !strings.HasPrefix(got[0], corev1.EventTypeWarning) {
@@ -239,7 +245,8 @@ func TestMeasuredLabelsFollowTheDevice(t *testing.T) {
 		hear(t, l, "pi-1", st)
 		st.Seq, st.Registration.Labels = 2, map[string]string{fleet.LabelHardwarePrefix + "spi": "true", "room": "attic"}
 		n := hear(t, l, "pi-1", st)
-		if _, still := n.Labels[fleet.LabelHardwarePrefix+"i2c"]; still || n.Labels[fleet.LabelHardwarePrefix+"spi"] != "true" || n.Labels["room"] != "cellar" {
+		if _, still := n.Labels[fleet.LabelHardwarePrefix+"i2c"]; still ||
+			n.Labels[fleet.LabelHardwarePrefix+"spi"] != "true" || n.Labels["room"] != "cellar" {
 			t.Errorf("the node's labels are %v", n.Labels)
 		}
 	})
@@ -252,7 +259,8 @@ func TestAChangedProfileUpdatesItsNodes(t *testing.T) {
 		defer stop()
 		l.Profile = func(state.Snapshot, corev1.NodeStatus, json.RawMessage) string { return "rpi" }
 		profile := func(label string, taints ...corev1.Taint) *fleet.BoardProfile {
-			return &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "rpi"}, Spec: fleet.BoardProfileSpec{Labels: map[string]string{label: "true"}, Taints: taints}}
+			return &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "rpi"},
+				Spec: fleet.BoardProfileSpec{Labels: map[string]string{label: "true"}, Taints: taints}}
 		}
 		camera := corev1.Taint{Key: "camera", Value: "yes", Effect: corev1.TaintEffectNoSchedule}
 		apply(t, l, profile("gpio", camera))
@@ -299,7 +307,8 @@ func TestLabelsThatARegisteringDeviceMaySet(t *testing.T) {
 				st := nodetest.Report("b", 1, "True")
 				old := metav1.NewTime(time.Now().Add(-24 * time.Hour))
 				st.Registration.Labels = map[string]string{corev1.LabelTopologyZone: tt.zone, "tier": "mine", "room": "attic",
-					corev1.LabelHostname: "pi-2", corev1.LabelArchStable: "arm64", "node-restriction.kubernetes.io/a": "b", "node-role.kubernetes.io/control-plane": ""}
+					corev1.LabelHostname: "pi-2", corev1.LabelArchStable: "arm64", "node-restriction.kubernetes.io/a": "b",
+					"node-role.kubernetes.io/control-plane": ""}
 				st.Registration.Taints = []corev1.Taint{
 					{Key: "mine", Effect: corev1.TaintEffectNoExecute, TimeAdded: &old}, {Key: "mine", Value: "again", Effect: corev1.TaintEffectNoExecute},
 					{Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute}, {Key: "bad key", Effect: corev1.TaintEffectNoSchedule}, {Key: "odd", Effect: "Never"}}
@@ -315,11 +324,14 @@ func TestLabelsThatARegisteringDeviceMaySet(t *testing.T) {
 				if n.Labels[corev1.LabelHostname] != "pi-1" || !maps.Equal(got, tt.labels) {
 					t.Errorf("the node's labels are %v, want %v", n.Labels, tt.labels)
 				}
-				if keys := taintKeys(n); !slices.Equal(keys, []string{"mine:NoExecute"}) || n.Spec.Taints[0].TimeAdded != nil && n.Spec.Taints[0].TimeAdded.Time.Before(time.Now().Add(-time.Hour)) {
+				if keys := taintKeys(n); !slices.Equal(keys, []string{"mine:NoExecute"}) ||
+					n.Spec.Taints[0].TimeAdded != nil && n.Spec.Taints[0].TimeAdded.Time.Before(time.Now().Add(-time.Hour)) {
 					t.Errorf("the node's taints are %v", n.Spec.Taints)
 				}
 				message := strings.Join(events(l, "RegisteredNode"), "")
-				if strings.Contains(message, corev1.LabelHostname) || !strings.Contains(message, "node-restriction.kubernetes.io/a") || !strings.Contains(message, "node.kubernetes.io/unreachable") {
+				if strings.Contains(message, corev1.LabelHostname) ||
+					!strings.Contains(message, "node-restriction.kubernetes.io/a") ||
+					!strings.Contains(message, "node.kubernetes.io/unreachable") {
 					t.Errorf("told %q", message)
 				}
 			})
@@ -330,7 +342,8 @@ func TestLabelsThatARegisteringDeviceMaySet(t *testing.T) {
 // The event for a device that takes over a Node made by hand comes once. This holds for a token
 // that names the machine before the first report, and for an unknown machine.
 func TestTakingOverANodeIsReportedOnce(t *testing.T) {
-	for name, machine := range map[string]string{"a machine that is known": "0123456789abcdef", "a machine that is not known": ""} {
+	for name, machine := range map[string]string{"a machine that is known": "0123456789abcdef",
+		"a machine that is not known": ""} {
 		for _, joined := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, joined: %t", name, joined), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -340,7 +353,8 @@ func TestTakingOverANodeIsReportedOnce(t *testing.T) {
 					who := node.Caller{Node: "pi-1", Machine: machine}
 					if joined {
 						who.Key = "k1"
-						apply(t, l, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "k1", MachineID: machine, Enrolled: metav1.Now(), Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"})
+						apply(t, l, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Key: "k1", MachineID: machine,
+							Enrolled: metav1.Now(), Expires: metav1.NewTime(time.Now().Add(time.Hour)), Site: "oslo"})
 					}
 					for _, boot := range []string{"b", "c", "d"} { // the agent is restarted twice
 						st := nodetest.Report(boot, 1, "True")

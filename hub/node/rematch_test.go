@@ -38,7 +38,8 @@ func TestChangedProfilesAreMatchedAgain(t *testing.T) {
 			objects = append(objects, &fleet.DeviceReport{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Hardware: runtime.RawExtension{Raw: []byte(`{}`)}})
 		}
 		s := state.Load(state.Empty("x", time.Unix(1e9, 0)), objects, 0)
-		p := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "my-pi"}, Spec: fleet.BoardProfileSpec{Match: fleet.BoardMatch{Arch: []string{"arm"}}}}
+		p := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "my-pi"},
+			Spec: fleet.BoardProfileSpec{Match: fleet.BoardMatch{Arch: []string{"arm"}}}}
 		subjects := r.Touches(state.Applied{Key: state.KeyOf(p), New: p})
 		if len(subjects) != 1 {
 			t.Fatalf("%s: a new profile touches %v", c.rule, subjects)
@@ -48,7 +49,8 @@ func TestChangedProfilesAreMatchedAgain(t *testing.T) {
 		for _, change := range plan.Changes {
 			now = change.Object.(*corev1.Node)
 		}
-		if now.Labels[fleet.LabelProfile] != c.then || now.Labels["mine"] != "yes" || (len(plan.Changes) > 0) != (c.has != c.then) {
+		if now.Labels[fleet.LabelProfile] != c.then || now.Labels["mine"] != "yes" ||
+			(len(plan.Changes) > 0) != (c.has != c.then) {
 			t.Errorf("%s: the node has %v after %d changes, want %q", c.rule, now.Labels, len(plan.Changes), c.then)
 		}
 		title := p.DeepCopy()

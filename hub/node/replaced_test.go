@@ -20,7 +20,8 @@ func TestAPauseDoesNotApplyToAReplacement(t *testing.T) {
 	for name, stored := range map[string]int64{"a new card": 0, "a card of another hub": 1 << 40} {
 		listening(t, name, func(h *listener) {
 			nodetest.Greet(h.t, h.l, "pi-1")
-			h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"}, Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a", Image: "a"}}}})
+			h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"},
+				Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a", Image: "a"}}}})
 			time.Sleep(10 * time.Second)
 			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 2, Status: 1, Desired: 1 << 50})
 			synctest.Wait()
@@ -39,7 +40,8 @@ func TestAPauseDoesNotApplyToAReplacement(t *testing.T) {
 				time.Sleep(10 * time.Second)
 			}
 			_, after, _ := h.book.Counts()
-			if rec := h.l.Snapshot().Record("pi-1"); rec.Paused != (stored > 0) || rec.Stored != stored || rec.StoredUnknown || (after > before) != (stored == 0) {
+			if rec := h.l.Snapshot().Record("pi-1"); rec.Paused != (stored > 0) || rec.Stored != stored || rec.StoredUnknown ||
+				(after > before) != (stored == 0) {
 				h.t.Errorf("the new device has stored %d: published %d times, %+v", stored, after-before, rec)
 			}
 			if c := state.NodeCondition(h.node(), corev1.NodeReady); c.Status != corev1.ConditionTrue {

@@ -43,7 +43,7 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 			hardware = s.Report(n.Name).Text()
 		}
 		known := n.Status.NodeInfo.Architecture != "" && !n.Status.Capacity.Memory().IsZero()
-		if _, has := n.Labels[fleet.LabelProfile]; has && !known { // the profile was found earlier, when more facts were known
+		if _, has := n.Labels[fleet.LabelProfile]; has && !known { // found earlier, when more facts were known
 		} else if name := d.Profile(s, n.Status, hardware); name != "" {
 			label(n, fleet.LabelProfile, name)
 		} else if len(hardware) > 0 { // no profile matches any more

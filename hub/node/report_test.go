@@ -15,8 +15,9 @@ func TestStatusesAreEqualOnlyIfEveryFieldIs(t *testing.T) {
 		list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Status: corev1.NodeStatus{
 			Capacity: list, Allocatable: list.DeepCopy(),
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "it is", LastHeartbeatTime: metav1.Unix(100, 0), LastTransitionTime: metav1.Unix(50, 0)}},
-			Addresses:  []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "pi-1"}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+				Message: "it is", LastHeartbeatTime: metav1.Unix(100, 0), LastTransitionTime: metav1.Unix(50, 0)}},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "pi-1"}},
 		}}
 	}
 	for name, change := range map[string]func(*corev1.Node){

@@ -60,7 +60,10 @@ func (h *listener) node() *corev1.Node { return h.l.Snapshot().Node("pi-1") }
 // write puts an object like a user.
 func (h *listener) write(o state.Object) {
 	h.t.Helper()
-	if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { return []state.Change{state.Put(o, "")}, nil }); err != nil {
+	if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change,
+		error) {
+		return []state.Change{state.Put(o, "")}, nil
+	}); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -107,7 +110,8 @@ func keys(n *corev1.Node) string {
 }
 
 func byHand(labels map[string]string, spec corev1.NodeSpec) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.Now(), Labels: labels}, Spec: spec}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: metav1.Now(), Labels: labels},
+		Spec: spec}
 }
 
 func TestScenarioDefaultLabels(t *testing.T) {
@@ -153,13 +157,14 @@ func TestScenarioDefaultLabels(t *testing.T) {
 }
 
 func TestScenarioRegistration(t *testing.T) {
-	listening(t, "S5.11 the first status of a node makes exactly one event RegisteredNode with the node's uid", func(h *listener) {
-		h.hear()
-		h.hear()
-		if got := h.events("RegisteredNode"); len(got) != 1 || h.node().UID == "" {
-			t.Errorf("events %q", got)
-		}
-	})
+	listening(t, "S5.11 the first status of a node makes exactly one event RegisteredNode with the node's uid",
+		func(h *listener) {
+			h.hear()
+			h.hear()
+			if got := h.events("RegisteredNode"); len(got) != 1 || h.node().UID == "" {
+				t.Errorf("events %q", got)
+			}
+		})
 	listening(t, "S5.11 the first status of an Unknown Node made by hand makes one event too", func(h *listener) {
 		h.write(byHand(nil, corev1.NodeSpec{}))
 		time.Sleep(time.Hour)
@@ -183,48 +188,57 @@ func TestScenarioRegistration(t *testing.T) {
 		uid := h.node().UID
 		h.hear(taints(corev1.Taint{Key: "other", Effect: corev1.TaintEffectNoExecute}), labels("other", "x"))
 		n := h.node()
-		if n.UID != uid || n.Labels["mine"] != "yes" || n.Labels["other"] != "" || !n.Spec.Unschedulable || keys(n) != "mine=v:NoSchedule node.kubernetes.io/unschedulable:NoSchedule" {
+		if n.UID != uid || n.Labels["mine"] != "yes" || n.Labels["other"] != "" || !n.Spec.Unschedulable ||
+			keys(n) != "mine=v:NoSchedule node.kubernetes.io/unschedulable:NoSchedule" {
 			h.t.Errorf("labels %v, taints %s", n.Labels, keys(n))
 		}
 	})
-	listening(t, "S11.register.3 ours: without registration a device is refused with the next step, and a Node made by hand is adopted", func(h *listener) {
-		book := nodetest.NewNotebook()
-		l := node.New(node.Config{Broker: book, LeaseInterval: 10 * time.Second, Grace: 40 * time.Second, Manual: true}, control.Config{Store: book, Start: state.Empty("x", time.Now())})
-		ctx, stop := context.WithCancel(h.t.Context())
-		defer func() { stop(); synctest.Wait() }()
-		go l.Run(ctx)
-		err := l.Status(ctx, node.Caller{Node: "pi-1"}, nodetest.Report("b", 1, "True"))
-		if !errors.Is(err, node.ErrRefused) || !strings.Contains(err.Error(), "create the Node first") || l.Snapshot().Node("pi-1") != nil {
-			h.t.Errorf("refused with %v", err)
-		}
-		if _, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
-			return []state.Change{state.Put(byHand(nil, corev1.NodeSpec{}), "")}, nil
-		}); err != nil {
-			h.t.Fatal(err)
-		}
-		if err := l.Status(ctx, node.Caller{Node: "pi-1"}, nodetest.Report("b", 2, "True")); err != nil || state.ReadyOf(l.Snapshot().Node("pi-1")) != corev1.ConditionTrue {
-			h.t.Errorf("adopted with %v", err)
-		}
-	})
-	listening(t, "S11.lease.4 a lease of a device without a Node creates neither a Node nor a lease, and a status is requested", func(h *listener) {
-		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1})
-		if _, _, requests := h.book.Counts(); requests != 1 || h.node() != nil || h.l.NodeLease("pi-1") != nil || len(h.l.NodeLeases()) != 0 {
-			h.t.Errorf("%d requests, node %v", requests, h.node())
-		}
-	})
-	listening(t, "S11.extended.1 an extended resource that the device no longer reports is removed from the Node", func(h *listener) {
-		h.hear(func(st *wire.Status) {
-			st.Status.Capacity = corev1.ResourceList{"example.com/door": resource.MustParse("2"), "cpu": resource.MustParse("4")}
-			st.Status.Allocatable = st.Status.Capacity
+	listening(t,
+		"S11.register.3 ours: without registration a device is refused with the next step, and a Node made by hand is adopted", func(h *listener) {
+			book := nodetest.NewNotebook()
+			l := node.New(node.Config{Broker: book, LeaseInterval: 10 * time.Second, Grace: 40 * time.Second, Manual: true},
+				control.Config{Store: book, Start: state.Empty("x", time.Now())})
+			ctx, stop := context.WithCancel(h.t.Context())
+			defer func() { stop(); synctest.Wait() }()
+			go l.Run(ctx)
+			err := l.Status(ctx, node.Caller{Node: "pi-1"}, nodetest.Report("b", 1, "True"))
+			if !errors.Is(err, node.ErrRefused) || !strings.Contains(err.Error(), "create the Node first") ||
+				l.Snapshot().Node("pi-1") != nil {
+				h.t.Errorf("refused with %v", err)
+			}
+			if _, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
+				return []state.Change{state.Put(byHand(nil, corev1.NodeSpec{}), "")}, nil
+			}); err != nil {
+				h.t.Fatal(err)
+			}
+			if err := l.Status(ctx, node.Caller{Node: "pi-1"}, nodetest.Report("b", 2, "True")); err != nil ||
+				state.ReadyOf(l.Snapshot().Node("pi-1")) != corev1.ConditionTrue {
+				h.t.Errorf("adopted with %v", err)
+			}
 		})
-		h.hear(func(st *wire.Status) {
-			st.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("4")}
-			st.Status.Allocatable = st.Status.Capacity
+	listening(t,
+		"S11.lease.4 a lease of a device without a Node creates neither a Node nor a lease, and a status is requested",
+		func(h *listener) {
+			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1})
+			if _, _, requests := h.book.Counts(); requests != 1 || h.node() != nil || h.l.NodeLease("pi-1") != nil ||
+				len(h.l.NodeLeases()) != 0 {
+				h.t.Errorf("%d requests, node %v", requests, h.node())
+			}
 		})
-		if q := h.node().Status.Allocatable["example.com/door"]; !q.IsZero() || len(h.node().Status.Capacity) != 1 {
-			h.t.Errorf("status %+v", h.node().Status)
-		}
-	})
+	listening(t, "S11.extended.1 an extended resource that the device no longer reports is removed from the Node",
+		func(h *listener) {
+			h.hear(func(st *wire.Status) {
+				st.Status.Capacity = corev1.ResourceList{"example.com/door": resource.MustParse("2"), "cpu": resource.MustParse("4")}
+				st.Status.Allocatable = st.Status.Capacity
+			})
+			h.hear(func(st *wire.Status) {
+				st.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("4")}
+				st.Status.Allocatable = st.Status.Capacity
+			})
+			if q := h.node().Status.Allocatable["example.com/door"]; !q.IsZero() || len(h.node().Status.Capacity) != 1 {
+				h.t.Errorf("status %+v", h.node().Status)
+			}
+		})
 	listening(t, "S11.setters.6 a changed boot id makes one event Rebooted", func(h *listener) {
 		boot := func(boot, id string) func(*wire.Status) {
 			return func(st *wire.Status) { st.Boot, st.Status.NodeInfo.BootID = boot, id }
@@ -236,7 +250,8 @@ func TestScenarioRegistration(t *testing.T) {
 		}
 		h.hear(boot("d", "second"))
 		h.hear(boot("d", "second"))
-		if got := h.events("Rebooted"); len(got) != 1 || !strings.HasSuffix(got[0], "node pi-1 has been rebooted, boot id: second") {
+		if got := h.events("Rebooted"); len(got) != 1 ||
+			!strings.HasSuffix(got[0], "node pi-1 has been rebooted, boot id: second") {
 			h.t.Errorf("events %q", got)
 		}
 	})
@@ -251,14 +266,16 @@ func TestScenarioRegistration(t *testing.T) {
 		if got := h.events("Rebooted"); len(got) != 0 {
 			h.t.Errorf("events %q", got)
 		}
-		if got := h.events("RegisteredNode"); len(got) != 2 || !strings.Contains(got[1], "node pi-1 is now machine new, which replaces machine old: ") {
+		if got := h.events("RegisteredNode"); len(got) != 2 ||
+			!strings.Contains(got[1], "node pi-1 is now machine new, which replaces machine old: ") {
 			h.t.Errorf("events %q", got)
 		}
 	})
 }
 
 func TestScenarioWhatADeviceMay(t *testing.T) {
-	forbidden := []string{"node-restriction.kubernetes.io/x", "kubernetes.io/x", "x.k8s.io/y", "node-role.kubernetes.io/control-plane"}
+	forbidden := []string{"node-restriction.kubernetes.io/x", "kubernetes.io/x", "x.k8s.io/y",
+		"node-role.kubernetes.io/control-plane"}
 	listening(t, "S9.restrict.1 a device creates its own Node and updates its status", func(h *listener) {
 		h.hear()
 		h.hear(func(st *wire.Status) { st.Status.Conditions[0].Status = corev1.ConditionFalse })
@@ -278,13 +295,14 @@ func TestScenarioWhatADeviceMay(t *testing.T) {
 			h.t.Errorf("labels %v", l)
 		}
 	})
-	listening(t, "S9.restrict.4 ours: after its registration a device changes no label of its Node, not even its own", func(h *listener) {
-		h.hear(labels("camera", "yes"))
-		h.hear(labels("camera", "no", "more", "x"))
-		if l := h.node().Labels; l["camera"] != "yes" || l["more"] != "" {
-			h.t.Errorf("labels %v", l)
-		}
-	})
+	listening(t, "S9.restrict.4 ours: after its registration a device changes no label of its Node, not even its own",
+		func(h *listener) {
+			h.hear(labels("camera", "yes"))
+			h.hear(labels("camera", "no", "more", "x"))
+			if l := h.node().Labels; l["camera"] != "yes" || l["more"] != "" {
+				h.t.Errorf("labels %v", l)
+			}
+		})
 	listening(t, "S9.restrict.5 an administrator's labels that are forbidden to devices stay", func(h *listener) {
 		h.hear()
 		n := h.node().DeepCopy()
@@ -331,48 +349,54 @@ func TestScenarioWhatADeviceMay(t *testing.T) {
 			h.t.Errorf("labels %s became %s", before, got)
 		}
 	})
-	listening(t, "S9.restrict.15 a device cannot set the hub's conditions, and without Ready it is not ready", func(h *listener) {
-		h.hear()
-		h.hear(func(st *wire.Status) {
-			st.Status.Conditions = []corev1.NodeCondition{{Type: "Flapping", Status: corev1.ConditionTrue}, {Type: "IdentityConflict", Status: corev1.ConditionTrue}}
+	listening(t, "S9.restrict.15 a device cannot set the hub's conditions, and without Ready it is not ready",
+		func(h *listener) {
+			h.hear()
+			h.hear(func(st *wire.Status) {
+				st.Status.Conditions = []corev1.NodeCondition{{Type: "Flapping", Status: corev1.ConditionTrue},
+					{Type: "IdentityConflict", Status: corev1.ConditionTrue}}
+			})
+			n := h.node()
+			if state.NodeCondition(n, "Flapping") != nil || state.NodeCondition(n, "IdentityConflict") != nil ||
+				state.ReadyOf(n) != corev1.ConditionFalse {
+				h.t.Errorf("conditions %+v", n.Status.Conditions)
+			}
+			h.hear(func(st *wire.Status) { st.Status.Conditions[0].Status = corev1.ConditionUnknown })
+			if got := state.ReadyOf(h.node()); got != corev1.ConditionFalse {
+				h.t.Errorf("a device that reports is not Unknown: Ready %s", got)
+			}
 		})
-		n := h.node()
-		if state.NodeCondition(n, "Flapping") != nil || state.NodeCondition(n, "IdentityConflict") != nil || state.ReadyOf(n) != corev1.ConditionFalse {
-			h.t.Errorf("conditions %+v", n.Status.Conditions)
-		}
-		h.hear(func(st *wire.Status) { st.Status.Conditions[0].Status = corev1.ConditionUnknown })
-		if got := state.ReadyOf(h.node()); got != corev1.ConditionFalse {
-			h.t.Errorf("a device that reports is not Unknown: Ready %s", got)
-		}
-	})
 }
 
 func TestScenarioPodsAreMarkedAgain(t *testing.T) {
-	listening(t, "S5.5 a failed write is repeated: the pods of a silent node are not ready once the disk is back", func(h *listener) {
-		h.hear()
-		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"},
-			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}})
-		ready := func() corev1.ConditionStatus {
-			return state.PodCondition(h.l.Snapshot().Pod("default", "kiosk"), corev1.PodReady).Status
-		}
-		time.Sleep(39 * time.Second)
-		h.book.FailWith(errors.New("disk full"))
-		time.Sleep(5 * time.Second)
-		if got := ready(); got != corev1.ConditionTrue {
-			h.t.Errorf("Ready=%s was shown before it was stored", got)
-		}
-		h.book.FailWith(nil)
-		time.Sleep(2 * time.Second)
-		if got := ready(); got != corev1.ConditionFalse {
-			h.t.Errorf("Ready=%s once the disk is back", got)
-		}
-	})
+	listening(t, "S5.5 a failed write is repeated: the pods of a silent node are not ready once the disk is back",
+		func(h *listener) {
+			h.hear()
+			h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"},
+				Spec:   corev1.PodSpec{NodeName: "pi-1"},
+				Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}})
+			ready := func() corev1.ConditionStatus {
+				return state.PodCondition(h.l.Snapshot().Pod("default", "kiosk"), corev1.PodReady).Status
+			}
+			time.Sleep(39 * time.Second)
+			h.book.FailWith(errors.New("disk full"))
+			time.Sleep(5 * time.Second)
+			if got := ready(); got != corev1.ConditionTrue {
+				h.t.Errorf("Ready=%s was shown before it was stored", got)
+			}
+			h.book.FailWith(nil)
+			time.Sleep(2 * time.Second)
+			if got := ready(); got != corev1.ConditionFalse {
+				h.t.Errorf("Ready=%s once the disk is back", got)
+			}
+		})
 	listening(t, "ours: a condition of another writer stays on a pod, and opens its readiness gate", func(h *listener) {
 		h.hear()
 		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1, Status: 1})
 		synctest.Wait()
 		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"},
-			Spec: corev1.PodSpec{NodeName: "pi-1", ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "example.org/served"}}}})
+			Spec: corev1.PodSpec{NodeName: "pi-1",
+				ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "example.org/served"}}}})
 		now := func() *corev1.Pod { return h.l.Snapshot().Pod("default", "kiosk") }
 		var seq uint64
 		say := func(containers corev1.ConditionStatus) {
@@ -380,8 +404,9 @@ func TestScenarioPodsAreMarkedAgain(t *testing.T) {
 			seq++
 			st := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
 				{Type: corev1.PodReady, Status: containers}, {Type: corev1.ContainersReady, Status: containers}}}
-			if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: seq, Generation: h.book.LastDesired(h.t).Generation,
-				Pods: []wire.PodStatus{{UID: now().UID, Namespace: "default", Name: "kiosk", Status: st}}}); err != nil {
+			if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"},
+				wire.Pods{Boot: "b", Seq: seq, Generation: h.book.LastDesired(h.t).Generation,
+					Pods: []wire.PodStatus{{UID: now().UID, Namespace: "default", Name: "kiosk", Status: st}}}); err != nil {
 				h.t.Fatal(err)
 			}
 		}
@@ -397,11 +422,14 @@ func TestScenarioPodsAreMarkedAgain(t *testing.T) {
 		commits, _, _ := h.book.Counts()
 		time.Sleep(20 * time.Second)
 		say(corev1.ConditionTrue)
-		if again, _, _ := h.book.Counts(); again != commits || !state.PodCondition(now(), corev1.PodReady).LastTransitionTime.Equal(&since) {
-			h.t.Errorf("the same status again: %d commits more, not ready since %s, was %s", again-commits, state.PodCondition(now(), corev1.PodReady).LastTransitionTime, since)
+		if again, _, _ := h.book.Counts(); again != commits ||
+			!state.PodCondition(now(), corev1.PodReady).LastTransitionTime.Equal(&since) {
+			h.t.Errorf("the same status again: %d commits more, not ready since %s, was %s", again-commits,
+				state.PodCondition(now(), corev1.PodReady).LastTransitionTime, since)
 		}
 		p := now().DeepCopy()
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: "example.org/served", Status: corev1.ConditionTrue, Message: "by hand"})
+		p.Status.Conditions = append(p.Status.Conditions,
+			corev1.PodCondition{Type: "example.org/served", Status: corev1.ConditionTrue, Message: "by hand"})
 		h.write(p)
 		say(corev1.ConditionTrue)
 		expect(corev1.ConditionTrue, "")
@@ -411,23 +439,30 @@ func TestScenarioPodsAreMarkedAgain(t *testing.T) {
 			h.t.Errorf("the condition of the other writer is %+v", c)
 		}
 	})
-	listening(t, "S5.10 ours: a device with heartbeats is not silent, so its list of pods counts although its node is still Unknown", func(h *listener) {
-		h.hear()
-		h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1, Status: 1}) // the hub has stored no status yet
-		synctest.Wait()
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
-		h.write(pod)
-		time.Sleep(time.Minute)
-		st := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-		bound := h.book.LastDesired(h.t)
-		if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: 1, Generation: bound.Generation, Pods: []wire.PodStatus{
-			{UID: bound.Pods[0].UID, Namespace: "default", Name: "kiosk", Status: st}}}); err != nil {
-			h.t.Fatal(err)
-		}
-		if c := state.PodCondition(h.l.Snapshot().Pod("default", "kiosk"), corev1.PodReady); state.ReadyOf(h.node()) != corev1.ConditionUnknown || c == nil || c.Status != corev1.ConditionTrue {
-			h.t.Errorf("node %s, pod %+v", state.ReadyOf(h.node()), c)
-		}
-	})
+	listening(t,
+		"S5.10 ours: a device with heartbeats is not silent, so its list of pods counts although its node is still Unknown",
+		func(h *listener) {
+			h.hear()
+			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: 1, Status: 1}) // the hub has stored no status yet
+			synctest.Wait()
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"},
+				Spec: corev1.PodSpec{NodeName: "pi-1"}}
+			h.write(pod)
+			time.Sleep(time.Minute)
+			st := corev1.PodStatus{Phase: corev1.PodRunning,
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+			bound := h.book.LastDesired(h.t)
+			if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"},
+				wire.Pods{Boot: "b", Seq: 1, Generation: bound.Generation, Pods: []wire.PodStatus{
+					{UID: bound.Pods[0].UID, Namespace: "default", Name: "kiosk", Status: st}}}); err != nil {
+				h.t.Fatal(err)
+			}
+			if c := state.PodCondition(h.l.Snapshot().Pod("default", "kiosk"),
+				corev1.PodReady); state.ReadyOf(h.node()) != corev1.ConditionUnknown || c == nil ||
+				c.Status != corev1.ConditionTrue {
+				h.t.Errorf("node %s, pod %+v", state.ReadyOf(h.node()), c)
+			}
+		})
 }
 
 // A user may overwrite a node's status. That stays until the device reports again, which takes at
@@ -470,7 +505,10 @@ func TestAnOverwrittenStatusIsRequestedAgain(t *testing.T) {
 			c.write(n)
 			put := state.Put(n, "")
 			put.By = c.by
-			if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { return []state.Change{put}, nil }); err != nil {
+			if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change,
+				error) {
+				return []state.Change{put}, nil
+			}); err != nil {
 				h.t.Fatal(err)
 			}
 			list(2) // a changed list of pods does not restore the status
@@ -484,7 +522,8 @@ func TestAnOverwrittenStatusIsRequestedAgain(t *testing.T) {
 			h.hear()
 			list(3)
 			if again := lease(3); state.ReadyOf(h.node()) != corev1.ConditionTrue || again != asked {
-				h.t.Errorf("the node is Ready=%s, and the device was asked %d times, at first %d", state.ReadyOf(h.node()), again, asked)
+				h.t.Errorf("the node is Ready=%s, and the device was asked %d times, at first %d", state.ReadyOf(h.node()), again,
+					asked)
 			}
 		})
 	}
@@ -516,7 +555,9 @@ func TestConditionsOfOtherWritersStay(t *testing.T) {
 		}
 		h.hear(reporting("Odd", fleet.ConditionPowerOK))
 		n := h.node().DeepCopy()
-		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionTrue}, corev1.NodeCondition{Type: fleet.ConditionStorageHealthy, Status: corev1.ConditionFalse})
+		n.Status.Conditions = append(n.Status.Conditions,
+			corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionTrue},
+			corev1.NodeCondition{Type: fleet.ConditionStorageHealthy, Status: corev1.ConditionFalse})
 		h.write(n)
 		h.hear(reporting("Odd", fleet.ConditionPowerOK))
 		want("as before,", "KernelDeadlock=True Odd=False PowerOK=False Ready=True")
@@ -529,7 +570,8 @@ func TestConditionsOfOtherWritersStay(t *testing.T) {
 
 		n = h.node().DeepCopy()
 		for i := range bound.MaxConditions - len(n.Status.Conditions) {
-			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(fmt.Sprint("X", i)), Status: corev1.ConditionTrue})
+			n.Status.Conditions = append(n.Status.Conditions,
+				corev1.NodeCondition{Type: corev1.NodeConditionType(fmt.Sprint("X", i)), Status: corev1.ConditionTrue})
 		}
 		h.write(n)
 		var many []corev1.NodeConditionType
@@ -551,19 +593,24 @@ const maxConditions = bound.MaxConditions - 8 // limit of conditions of a status
 func TestAListThatRefersToAnEarlierOneDoesNotEndASilence(t *testing.T) {
 	listening(t, "ours: a list of changed pods", func(h *listener) {
 		h.hear()
-		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"}})
+		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"},
+			Spec: corev1.PodSpec{NodeName: "pi-1"}})
 		podStatus := func() wire.PodStatus {
-			return wire.PodStatus{UID: h.l.Snapshot().Pod("default", "kiosk").UID, Namespace: "default", Name: "kiosk", Status: corev1.PodStatus{
-				Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+			return wire.PodStatus{UID: h.l.Snapshot().Pod("default", "kiosk").UID, Namespace: "default", Name: "kiosk",
+				Status: corev1.PodStatus{
+					Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
 		}
 		list := func(seq, base uint64, p wire.PodStatus) {
 			h.t.Helper()
-			if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: seq, Base: base, Generation: h.l.Snapshot().Record("pi-1").Generation, Pods: []wire.PodStatus{p}}); err != nil {
+			if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"},
+				wire.Pods{Boot: "b", Seq: seq, Base: base, Generation: h.l.Snapshot().Record("pi-1").Generation,
+					Pods: []wire.PodStatus{p}}); err != nil {
 				h.t.Fatal(err)
 			}
 		}
 		lease := func(seq, pods uint64) (asked int) {
-			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: h.seq, Pods: pods, Desired: h.l.Snapshot().Record("pi-1").Generation})
+			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: h.seq, Pods: pods,
+				Desired: h.l.Snapshot().Record("pi-1").Generation})
 			synctest.Wait()
 			for _, r := range h.book.Requests() {
 				if r.Type == wire.RequestRefresh {
@@ -610,24 +657,29 @@ func TestOverwrittenPodsAreRequestedAgain(t *testing.T) {
 		{"its address", "anna", nil, func(p *corev1.Pod) { p.Status.PodIP = "10.1.2.3" }, true},
 		{"a status written by the hub", "", nil, func(p *corev1.Pod) { state.PodCondition(p, corev1.PodReady).Status = corev1.ConditionFalse }, false},
 		{"a label", "anna", nil, func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }, false},
-		{"the condition of a readiness gate", "anna", []corev1.PodReadinessGate{{ConditionType: "example.org/served"}}, func(p *corev1.Pod) {
-			state.SetPodCondition(p, corev1.PodCondition{Type: "example.org/served", Status: corev1.ConditionTrue}, time.Now())
-			state.SettleReady(p, time.Now())
-		}, false},
+		{"the condition of a readiness gate", "anna", []corev1.PodReadinessGate{{ConditionType: "example.org/served"}},
+			func(p *corev1.Pod) {
+				state.SetPodCondition(p, corev1.PodCondition{Type: "example.org/served", Status: corev1.ConditionTrue}, time.Now())
+				state.SettleReady(p, time.Now())
+			}, false},
 	} {
 		listening(t, c.what, func(h *listener) {
 			h.hear()
-			h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1", ReadinessGates: c.gates}})
+			h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"},
+				Spec: corev1.PodSpec{NodeName: "pi-1", ReadinessGates: c.gates}})
 			now := func() *corev1.Pod { return h.l.Snapshot().Pod("default", "kiosk") }
 			list := func(seq, base uint64, p wire.PodStatus) {
 				h.t.Helper()
-				if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: seq, Base: base, Generation: h.l.Snapshot().Record("pi-1").Generation, Pods: []wire.PodStatus{p}}); err != nil {
+				if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"},
+					wire.Pods{Boot: "b", Seq: seq, Base: base, Generation: h.l.Snapshot().Record("pi-1").Generation,
+						Pods: []wire.PodStatus{p}}); err != nil {
 					h.t.Fatal(err)
 				}
 			}
 			lease := func(seq, pods uint64) (asked int) {
 				time.Sleep(10 * time.Second)
-				h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: h.seq, Pods: pods, Desired: h.l.Snapshot().Record("pi-1").Generation})
+				h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: h.seq, Pods: pods,
+					Desired: h.l.Snapshot().Record("pi-1").Generation})
 				synctest.Wait()
 				for _, r := range h.book.Requests() {
 					if r.Type == wire.RequestRefresh {
@@ -636,15 +688,19 @@ func TestOverwrittenPodsAreRequestedAgain(t *testing.T) {
 				}
 				return asked
 			}
-			reported := wire.PodStatus{UID: now().UID, Namespace: "default", Name: "kiosk", Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{
-				{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}}}
+			reported := wire.PodStatus{UID: now().UID, Namespace: "default", Name: "kiosk",
+				Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{
+					{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}}}
 			list(1, 0, reported)
 			before := lease(1, 1)
 			was, p := now().Status, now().DeepCopy()
 			c.write(p)
 			put := state.Put(p, "")
 			put.By = c.by
-			if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { return []state.Change{put}, nil }); err != nil {
+			if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change,
+				error) {
+				return []state.Change{put}, nil
+			}); err != nil {
 				h.t.Fatal(err)
 			}
 			list(2, 1, wire.PodStatus{UID: p.UID}) // the pod has not changed for the device
@@ -656,7 +712,8 @@ func TestOverwrittenPodsAreRequestedAgain(t *testing.T) {
 				return
 			}
 			list(3, 0, reported)
-			if again := lease(3, 3); again != asked || now().Status.PodIP != was.PodIP || state.PodCondition(now(), corev1.PodReady).Status != corev1.ConditionTrue {
+			if again := lease(3, 3); again != asked || now().Status.PodIP != was.PodIP ||
+				state.PodCondition(now(), corev1.PodReady).Status != corev1.ConditionTrue {
 				h.t.Errorf("the device was asked %d times, want %d, and its pod is %+v", asked, again, now().Status)
 			}
 		})

@@ -20,19 +20,22 @@ func TestADesiredStateThatIsTooLargeIsReported(t *testing.T) {
 	listening(t, "one event for each state that is too large", func(h *listener) {
 		nodetest.Greet(h.t, h.l, "pi-1")
 		large := func(name string) {
-			h.write(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}, Data: map[string]string{"k": name + strings.Repeat("x", wire.MaxDesired)}})
+			h.write(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"},
+				Data: map[string]string{"k": name + strings.Repeat("x", wire.MaxDesired)}})
 			synctest.Wait()
 		}
 		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"},
-			Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a", Image: "a", EnvFrom: []corev1.EnvFromSource{
-				{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c"}}},
-			}}}}})
+			Spec: corev1.PodSpec{NodeName: "pi-1", Containers: []corev1.Container{{Name: "a", Image: "a",
+				EnvFrom: []corev1.EnvFromSource{
+					{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c"}}},
+				}}}}})
 		large("a")
 		messages := func() []string { return h.events("DesiredStateTooLarge") }
 		if got := messages(); len(got) != 1 || !strings.Contains(got[0], "config maps") {
 			t.Fatalf("the events are %q", got)
 		}
-		for seq := uint64(2); seq < 10; seq++ { // the device's leases have an old generation, so the hub tries to publish again
+		for seq := uint64(2); seq < 10; seq++ {
+			// the device's leases have an old generation, so the hub tries to publish again
 			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: 1, Pods: 1})
 			time.Sleep(10 * time.Second)
 		}

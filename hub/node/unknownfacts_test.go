@@ -33,10 +33,12 @@ func TestUnknownFactsKeepTheirLastValue(t *testing.T) {
 		st.Status.RuntimeHandlers = []corev1.NodeRuntimeHandler{{Name: "runsc"}}
 		hear(t, l, "pi-1", st)
 
-		st.Seq, st.Status.NodeInfo.Architecture, st.Status.NodeInfo.ContainerRuntimeVersion, st.Status.RuntimeHandlers = 2, "", "", nil
+		st.Seq, st.Status.NodeInfo.Architecture, st.Status.NodeInfo.ContainerRuntimeVersion, st.Status.RuntimeHandlers = 2,
+			"", "", nil
 		delete(st.Status.Capacity, corev1.ResourceMemory)
 		n := hear(t, l, "pi-1", st)
-		if i := n.Status.NodeInfo; i.Architecture != "arm64" || i.ContainerRuntimeVersion != "docker://29.1.0" || len(n.Status.RuntimeHandlers) != 1 {
+		if i := n.Status.NodeInfo; i.Architecture != "arm64" || i.ContainerRuntimeVersion != "docker://29.1.0" ||
+			len(n.Status.RuntimeHandlers) != 1 {
 			t.Errorf("the node is %+v with %v", i, n.Status.RuntimeHandlers)
 		}
 		if n.Labels[corev1.LabelArchStable] != "arm64" || n.Labels[fleet.LabelProfile] != "big" {
@@ -47,7 +49,8 @@ func TestUnknownFactsKeepTheirLastValue(t *testing.T) {
 		st.Status.NodeInfo.Architecture = "arm"
 		st.Status.Capacity[corev1.ResourceMemory] = resource.MustParse("2Gi")
 		n = hear(t, l, "pi-1", st)
-		if i := n.Status.NodeInfo; i.Architecture != "arm" || i.ContainerRuntimeVersion != "docker://30.0.0" || len(n.Status.RuntimeHandlers) != 0 || n.Labels[fleet.LabelProfile] != "" {
+		if i := n.Status.NodeInfo; i.Architecture != "arm" || i.ContainerRuntimeVersion != "docker://30.0.0" ||
+			len(n.Status.RuntimeHandlers) != 0 || n.Labels[fleet.LabelProfile] != "" {
 			t.Errorf("the new values do not count: %+v with %v, labels %v", i, n.Status.RuntimeHandlers, n.Labels)
 		}
 

@@ -33,7 +33,8 @@ func TestVitalsAreCollectedUntilTaken(t *testing.T) {
 		lease(9, 20*time.Second) // a repeated lease is not a heartbeat
 		lease(10, 5*time.Second)
 		v, ok := l.TakeVitals("pi-1")
-		if !ok || v.Temperature == nil || *v.Temperature != warm || v.CPU != nil || v.Lost != 2 || v.Silence != 30*time.Second {
+		if !ok || v.Temperature == nil || *v.Temperature != warm || v.CPU != nil || v.Lost != 2 ||
+			v.Silence != 30*time.Second {
 			t.Errorf("the vitals are %+v, %v", v, ok)
 		}
 		if v, ok = l.TakeVitals("pi-1"); ok || v.Temperature != nil || v.Lost != 0 || v.Silence != 0 {

@@ -15,15 +15,20 @@ import (
 
 // claimed returns a fleet in which a pod on pi-1 uses a claim with a volume of pi-1.
 func claimed(edit func(*corev1.PersistentVolume, *corev1.PersistentVolumeClaim, *corev1.Pod)) state.Snapshot {
-	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "v-1", Finalizers: []string{state.VolumeProtection, state.DataProtection}}}
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "v-1",
+		Finalizers: []string{state.VolumeProtection, state.DataProtection}}}
 	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "data", UID: "c-1"}
 	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"pi-1"}}},
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+			Values: []string{"pi-1"}}},
 	}}}}
-	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data", UID: "c-1"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v"}}
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p-1"}, Spec: corev1.PodSpec{NodeName: "pi-1",
-		Volumes: []corev1.Volume{{Name: "d", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}}}
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data", UID: "c-1"},
+		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v"}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p-1"},
+		Spec: corev1.PodSpec{NodeName: "pi-1",
+			Volumes: []corev1.Volume{{Name: "d",
+				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}}}
 	edit(v, c, p)
 	var objects []state.Object
 	for _, o := range []state.Object{v, c, p} {

@@ -107,7 +107,7 @@ func NewForwarder(config func(host string) *tls.Config, stands func() leader.Sta
 		},
 		ModifyResponse: func(r *http.Response) error {
 			if user := r.Header.Get(callerHeader); user != "" {
-				_ = listen.Authenticated(r.Request.Context(), user) // the error does not matter: the leader limits the requests of one user
+				_ = listen.Authenticated(r.Request.Context(), user) // the leader limits a user's requests
 				r.Header.Del(callerHeader)
 			}
 			return nil

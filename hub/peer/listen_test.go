@@ -65,7 +65,8 @@ func TestUnauthenticatedClientsUseFewConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &counted{Listener: raw}
-	s := &http.Server{Handler: Accept(http.HandlerFunc(h.answer), func(leader.Status) {}), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
+	s := &http.Server{Handler: Accept(http.HandlerFunc(h.answer), func(leader.Status) {}),
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
 	over := make(chan error, 1)
 	go func() { over <- s.Serve(Listen(l, h.authority.Peers(server))) }()
 	defer func() { _ = s.Close(); <-over }()
@@ -94,7 +95,8 @@ func TestUnauthenticatedClientsUseFewConnections(t *testing.T) {
 		_ = c.Close()
 	}
 	h.passer.SetLeader("hub-a", raw.Addr().String())
-	if code, text, _ := ask(t, h.client(t, "", false), h.standby.URL+"/nodes", nil); code != http.StatusOK || !strings.Contains(text, "by hub-b") {
+	if code, text, _ := ask(t, h.client(t, "", false), h.standby.URL+"/nodes", nil); code != http.StatusOK ||
+		!strings.Contains(text, "by hub-b") {
 		t.Errorf("a hub gets %d %s", code, text)
 	}
 }

@@ -54,7 +54,9 @@ func newHubs(t *testing.T) *hubs {
 		}
 		fmt.Fprintf(w, "%s by %s from %s to %s: %s", who, ForwardedBy(r.Context()), r.RemoteAddr, r.Host, r.Header)
 	}
-	h.leader = httptest.NewUnstartedServer(Accept(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.answer(w, r) }), func(s leader.Status) {
+	h.leader = httptest.NewUnstartedServer(Accept(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.answer(w, r)
+	}), func(s leader.Status) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.heard = append(h.heard, s)
@@ -121,8 +123,10 @@ func TestTheLeaderKnowsTheCallerOfAForwardedRequest(t *testing.T) {
 	h := newHubs(t)
 	host := h.standby.Listener.Addr().String()
 	for _, http2 := range []bool{false, true} {
-		code, text, header := ask(t, h.client(t, pki.Operator, http2), h.standby.URL, http.Header{"Authorization": {"Bearer x"}, "Cookie": {"s=1"}})
-		if code != 200 || !strings.HasPrefix(text, "operator kari <nil> by hub-b from 127.0.0.1:0 to "+host) || !strings.Contains(text, "Authorization:[Bearer x]") || !strings.Contains(text, "Cookie:[s=1]") {
+		code, text, header := ask(t, h.client(t, pki.Operator, http2), h.standby.URL,
+			http.Header{"Authorization": {"Bearer x"}, "Cookie": {"s=1"}})
+		if code != 200 || !strings.HasPrefix(text, "operator kari <nil> by hub-b from 127.0.0.1:0 to "+host) ||
+			!strings.Contains(text, "Authorization:[Bearer x]") || !strings.Contains(text, "Cookie:[s=1]") {
 			t.Errorf("HTTP/2 %v: %d %s", http2, code, text)
 		}
 		if header.Get(StandbyHeader) != "hub-a" {
@@ -150,11 +154,13 @@ func TestOnlyHubsNameTheCallerOfARequest(t *testing.T) {
 				for _, name := range []string{certHeader, chainHeader} {
 					header[spell(name)] = []string{forged}
 				}
-				for _, name := range []string{sourceHeader, standHeader, "X-Real-Ip", "Forwarded", "X-Remote-User", "X-Remote-Group", "X-Remote-Extra-Via", "X-Remote-Uid"} {
+				for _, name := range []string{sourceHeader, standHeader, "X-Real-Ip", "Forwarded", "X-Remote-User",
+					"X-Remote-Group", "X-Remote-Extra-Via", "X-Remote-Uid"} {
 					header[spell(name)] = []string{"198.51.100.1"}
 				}
 				code, text, _ := ask(t, h.client(t, role, http2), h.standby.URL, header)
-				if code != 200 || !strings.HasPrefix(text, want+" from 127.0.0.1:0") || strings.Contains(text, "198.51.100.1") || strings.Contains(text, forged) {
+				if code != 200 || !strings.HasPrefix(text, want+" from 127.0.0.1:0") || strings.Contains(text, "198.51.100.1") ||
+					strings.Contains(text, forged) {
 					t.Errorf("%q over HTTP/2 %v with %v: %d %.300s", role, http2, header, code, text)
 				}
 			}
@@ -199,13 +205,16 @@ func TestAnInvalidForwardedRequestIsRefused(t *testing.T) {
 		"no certificate":           {sourceHeader: {"192.0.2.1"}, certHeader: {":AAAA:"}},
 		"no standing":              {sourceHeader: {"192.0.2.1"}, standHeader: {"{"}},
 		"too long an announcement": {sourceHeader: {"192.0.2.1"}, standHeader: {`{"name": "` + strings.Repeat("x", maxStanding) + `"}`}},
-		"too long a chain":         {sourceHeader: {"192.0.2.1"}, certHeader: {good}, chainHeader: {strings.Repeat(good+",", maxChain) + good}},
+		"too long a chain": {sourceHeader: {"192.0.2.1"}, certHeader: {good},
+			chainHeader: {strings.Repeat(good+",", maxChain) + good}},
 	} {
 		if code, text, _ := ask(t, c, h.leader.URL, header); code != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", what, code, text)
 		}
 	}
-	if code, text, _ := ask(t, c, h.leader.URL, http.Header{sourceHeader: {"192.0.2.1"}, certHeader: {good}}); code != 200 || !strings.HasPrefix(text, "admin root <nil> by hub-b from 192.0.2.1:0") {
+	if code, text, _ := ask(t, c, h.leader.URL,
+		http.Header{sourceHeader: {"192.0.2.1"}, certHeader: {good}}); code != 200 ||
+		!strings.HasPrefix(text, "admin root <nil> by hub-b from 192.0.2.1:0") {
 		t.Errorf("a valid request of a hub: %d %s", code, text)
 	}
 }
@@ -234,11 +243,14 @@ func TestWithoutALeaderARequestIsRefused(t *testing.T) {
 		return answer.StatusCode, answer.Header.Get("Retry-After"), s
 	}
 	h.passer.SetLeader("", "")
-	if code, retryAfter, s := send(http.MethodPost); code != 503 || retryAfter != "1" || s.Reason != metav1.StatusReasonServiceUnavailable || s.Kind != "Status" {
+	if code, retryAfter, s := send(http.MethodPost); code != 503 || retryAfter != "1" ||
+		s.Reason != metav1.StatusReasonServiceUnavailable || s.Kind != "Status" {
 		t.Errorf("no hub leads: %d %q %+v", code, retryAfter, s)
 	}
-	for accept, want := range map[string]string{"text/html,*/*": "2", "application/json": ""} { // a browser reloads the page
-		if code, _, header := ask(t, c, h.standby.URL+"/nodes", http.Header{"Accept": {accept}}); code != 503 || header.Get("Refresh") != want {
+	for accept, want := range map[string]string{"text/html,*/*": "2", "application/json": ""} {
+		// a browser reloads the page
+		if code, _, header := ask(t, c, h.standby.URL+"/nodes", http.Header{"Accept": {accept}}); code != 503 ||
+			header.Get("Refresh") != want {
 			t.Errorf("a client that accepts %s gets %d, %v", accept, code, header)
 		}
 	}

@@ -81,7 +81,8 @@ func of(ns string) []string {
 	return []string{"serviceaccounts/" + ns + "/default", "configmaps/" + ns + "/kube-root-ca.crt"}
 }
 
-var kubernetes = []string{"services/default/kubernetes", "endpoints/default/kubernetes", "endpointslices/default/kubernetes"}
+var kubernetes = []string{"services/default/kubernetes", "endpoints/default/kubernetes",
+	"endpointslices/default/kubernetes"}
 
 func TestEveryNamespaceHasItsServiceAccountAndCA(t *testing.T) {
 	s := with(t, hub("10.0.0.5"), ns("default"), ns("shop"))
@@ -89,14 +90,16 @@ func TestEveryNamespaceHasItsServiceAccountAndCA(t *testing.T) {
 	s = settled(t, s, state.Put(ns("new"), ""))
 	expect(t, s, slices.Concat(of("default"), of("shop"), of("new"), kubernetes)...)
 	s = settled(t, s, state.Remove(ns("shop"), ""))
-	expect(t, s, slices.Concat(of("default"), of("new"), kubernetes, of("shop")[1:])...) // its ConfigMaps stay: package workload empties namespaces
+	// its ConfigMaps stay: package workload empties namespaces
+	expect(t, s, slices.Concat(of("default"), of("new"), kubernetes, of("shop")[1:])...)
 }
 
 func TestADeletedNamespaceGetsNothing(t *testing.T) {
 	s := with(t, hub("10.0.0.5"), ns("shop"))
 	dying := ns("shop")
 	dying.DeletionTimestamp = &metav1.Time{Time: start}
-	account, root := state.Key{Kind: state.ServiceAccounts, Namespace: "shop", Name: "default"}, state.Key{Kind: state.ConfigMaps, Namespace: "shop", Name: "kube-root-ca.crt"}
+	account, root := state.Key{Kind: state.ServiceAccounts, Namespace: "shop", Name: "default"},
+		state.Key{Kind: state.ConfigMaps, Namespace: "shop", Name: "kube-root-ca.crt"}
 	s = settled(t, s, state.Put(dying, ""), state.Remove(s.Get(account), ""), state.Remove(s.Get(root), ""))
 	expect(t, s)
 }
@@ -116,11 +119,14 @@ func TestDeletedAndChangedObjectsAreRestored(t *testing.T) {
 	}
 	expect(t, s, want...)
 
-	changed := s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "kube-root-ca.crt"}).DeepCopyObject().(*corev1.ConfigMap)
-	changed.Data, changed.BinaryData, changed.Immutable, changed.Labels = map[string]string{"ca.crt": "mine"}, map[string][]byte{"x": {1}}, new(true), map[string]string{"a": "b"}
+	changed := s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default",
+		Name: "kube-root-ca.crt"}).DeepCopyObject().(*corev1.ConfigMap)
+	changed.Data, changed.BinaryData, changed.Immutable, changed.Labels = map[string]string{"ca.crt": "mine"},
+		map[string][]byte{"x": {1}}, new(true), map[string]string{"a": "b"}
 	s = settled(t, s, state.Put(changed, ""))
 	is := s.Get(state.KeyOf(changed)).(*corev1.ConfigMap)
-	if len(is.Data) != 1 || is.Data["ca.crt"] != "PEM" || is.BinaryData != nil || is.Immutable != nil || is.UID != changed.UID || is.Labels["a"] != "b" {
+	if len(is.Data) != 1 || is.Data["ca.crt"] != "PEM" || is.BinaryData != nil || is.Immutable != nil ||
+		is.UID != changed.UID || is.Labels["a"] != "b" {
 		t.Errorf("the restored object is %+v", is)
 	}
 }
@@ -133,17 +139,21 @@ func TestTheServicePointsToTheHub(t *testing.T) {
 		address string
 		family  corev1.IPFamily
 		form    discoveryv1.AddressType
-	}{{"10.0.0.5", corev1.IPv4Protocol, discoveryv1.AddressTypeIPv4}, {"fd00::5", corev1.IPv6Protocol, discoveryv1.AddressTypeIPv6}, {"10.0.0.6", corev1.IPv4Protocol, discoveryv1.AddressTypeIPv4}} {
+	}{{"10.0.0.5", corev1.IPv4Protocol, discoveryv1.AddressTypeIPv4}, {"fd00::5", corev1.IPv6Protocol,
+		discoveryv1.AddressTypeIPv6}, {"10.0.0.6", corev1.IPv4Protocol, discoveryv1.AddressTypeIPv4}} {
 		s = settled(t, s, state.Put(hub(tt.address), ""))
 		svc := s.Get(key(state.Services)).(*corev1.Service)
-		if p := svc.Spec.Ports; svc.Spec.ClusterIP != tt.address || svc.Spec.IPFamilies[0] != tt.family || len(p) != 1 || p[0].Port != 8443 || svc.Labels["component"] != "apiserver" || svc.Labels["provider"] != "kubernetes" {
+		if p := svc.Spec.Ports; svc.Spec.ClusterIP != tt.address || svc.Spec.IPFamilies[0] != tt.family || len(p) != 1 ||
+			p[0].Port != 8443 || svc.Labels["component"] != "apiserver" || svc.Labels["provider"] != "kubernetes" {
 			t.Errorf("%s: the service is %+v", tt.address, svc)
 		}
 		ep := s.Get(key(state.Endpoints)).(*corev1.Endpoints)
 		if got := fmt.Sprint(ep.Subsets[0].Addresses[0].IP, " ", ep.Subsets[0].Ports[0].Port); got != tt.address+" 8443" {
 			t.Errorf("the endpoints are %s", got)
 		}
-		if e := s.Get(key(state.EndpointSlices)).(*discoveryv1.EndpointSlice); e.AddressType != tt.form || e.Endpoints[0].Addresses[0] != tt.address || *e.Ports[0].Port != 8443 || e.Labels[discoveryv1.LabelServiceName] != "kubernetes" {
+		if e := s.Get(key(state.EndpointSlices)).(*discoveryv1.EndpointSlice); e.AddressType != tt.form ||
+			e.Endpoints[0].Addresses[0] != tt.address || *e.Ports[0].Port != 8443 ||
+			e.Labels[discoveryv1.LabelServiceName] != "kubernetes" {
 			t.Errorf("the slice is %+v", e)
 		}
 	}
@@ -154,16 +164,19 @@ func TestTheServicePointsToTheHub(t *testing.T) {
 }
 
 func TestObjectsThatUsersCannotCreateAreRemoved(t *testing.T) {
-	s := with(t, hub("10.0.0.5"), ns("default"), &corev1.ServiceAccount{ObjectMeta: at("robot", "default")}, &corev1.Service{ObjectMeta: at("web", "default")},
+	s := with(t, hub("10.0.0.5"), ns("default"), &corev1.ServiceAccount{ObjectMeta: at("robot", "default")},
+		&corev1.Service{ObjectMeta: at("web", "default")},
 		&corev1.Service{ObjectMeta: at("kubernetes", "default"), Spec: corev1.ServiceSpec{ExternalName: "evil"}},
 		&corev1.ServiceAccount{ObjectMeta: at("default", "gone")}, &discoveryv1.EndpointSlice{ObjectMeta: at("x", "gone")},
-		&corev1.ServiceAccount{ObjectMeta: at("default", "default"), Secrets: []corev1.ObjectReference{{Name: "token"}}, AutomountServiceAccountToken: new(true)})
+		&corev1.ServiceAccount{ObjectMeta: at("default", "default"), Secrets: []corev1.ObjectReference{{Name: "token"}},
+			AutomountServiceAccountToken: new(true)})
 	expect(t, s, slices.Concat(of("default"), kubernetes)...)
 	a := s.Get(state.Key{Kind: state.ServiceAccounts, Namespace: "default", Name: "default"}).(*corev1.ServiceAccount)
 	if a.Secrets != nil || *a.AutomountServiceAccountToken {
 		t.Errorf("the account is %+v", a)
 	}
-	if svc := s.Get(state.Key{Kind: state.Services, Namespace: "default", Name: "kubernetes"}).(*corev1.Service); svc.Spec.ExternalName != "" {
+	if svc := s.Get(state.Key{Kind: state.Services, Namespace: "default",
+		Name: "kubernetes"}).(*corev1.Service); svc.Spec.ExternalName != "" {
 		t.Errorf("the service is %+v", svc)
 	}
 }

@@ -82,7 +82,9 @@ func (w *world) decide(request string, t certv1.RequestConditionType) {
 	w.t.Helper()
 	w.do(func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 		r := requestAt(s, request).DeepCopy()
-		r.Status.Conditions = append(r.Status.Conditions, certv1.CertificateSigningRequestCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)})
+		r.Status.Conditions = append(r.Status.Conditions,
+			certv1.CertificateSigningRequestCondition{Type: t, Status: corev1.ConditionTrue,
+				LastTransitionTime: metav1.NewTime(now)})
 		return []state.Change{state.Put(r, "decide on "+request)}, nil
 	})
 }
@@ -122,7 +124,8 @@ func TestFleetADeviceWaitsForApprovalThroughARestartOfTheHub(t *testing.T) {
 		name := <-j.waits
 		w.restartHub(time.Minute)
 		time.Sleep(time.Minute)
-		if got := w.requests(); len(got) != 1 || got[name] != state.RequestPending || w.snapshot().Record("pi-2") != nil || w.used(id) != 0 {
+		if got := w.requests(); len(got) != 1 || got[name] != state.RequestPending || w.snapshot().Record("pi-2") != nil ||
+			w.used(id) != 0 {
 			t.Fatalf("after the restart: %v, %d uses", got, w.used(id))
 		}
 		// A user interrupts the command and repeats it. It continues the same request.
@@ -135,7 +138,8 @@ func TestFleetADeviceWaitsForApprovalThroughARestartOfTheHub(t *testing.T) {
 			t.Fatalf("the second request shows %s, the first %s", again, name)
 		}
 		r := requestAt(w.snapshot(), name)
-		for key, want := range map[string]string{state.RequestNode: "pi-2", state.RequestSite: "oslo", state.RequestMachine: d.machine, state.RequestSerial: "serial of pi-2"} {
+		for key, want := range map[string]string{state.RequestNode: "pi-2", state.RequestSite: "oslo",
+			state.RequestMachine: d.machine, state.RequestSerial: "serial of pi-2"} {
 			if r.Annotations[key] != want {
 				t.Errorf("%s is %q, want %q", key, r.Annotations[key], want)
 			}
@@ -279,7 +283,9 @@ func TestFleetApprovalDecidesBetweenTwoDevices(t *testing.T) {
 				return nil, nil
 			}
 			r = r.DeepCopy()
-			r.Status.Conditions = append(r.Status.Conditions, certv1.CertificateSigningRequestCondition{Type: certv1.CertificateApproved, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)})
+			r.Status.Conditions = append(r.Status.Conditions,
+				certv1.CertificateSigningRequestCondition{Type: certv1.CertificateApproved, Status: corev1.ConditionTrue,
+					LastTransitionTime: metav1.NewTime(now)})
 			return []state.Change{state.Put(r, "")}, nil
 		})
 		if err := second.came(); !refusedWith(err, "another machine") {
@@ -318,12 +324,14 @@ func TestFleetAValidTokenCannotFloodTheList(t *testing.T) {
 		w.secured()
 		loop := w.hub.Guard.Fleet
 		applicant := func(i int, token string, left int) access.Applicant {
-			return access.Applicant{Node: fmt.Sprintf("n-%d", i), Key: fmt.Sprintf("%064d", i), Site: "oslo", Token: token, Source: "10.0.0.9",
-				CSR: emptyRequest(t), Left: left, Until: time.Now().AddDate(1, 0, 0), Begin: true}
+			return access.Applicant{Node: fmt.Sprintf("n-%d", i), Key: fmt.Sprintf("%064d", i), Site: "oslo", Token: token,
+				Source: "10.0.0.9",
+				CSR:    emptyRequest(t), Left: left, Until: time.Now().AddDate(1, 0, 0), Begin: true}
 		}
 		ctx := context.Background()
 		for i := range 6 {
-			if _, err := loop.Await(ctx, applicant(i, "three", 3)); (err != nil) != (i >= 3) || err != nil && !errors.Is(err, access.ErrRefused) {
+			if _, err := loop.Await(ctx, applicant(i, "three", 3)); (err != nil) != (i >= 3) ||
+				err != nil && !errors.Is(err, access.ErrRefused) {
 				t.Errorf("device %d with a token for three: %v", i, err)
 			}
 		}
@@ -343,7 +351,8 @@ func TestFleetAValidTokenCannotFloodTheList(t *testing.T) {
 				t.Fatal(i, err)
 			}
 		}
-		if _, err := loop.Await(ctx, applicant(state.MaxRequests, "many", 10_000)); !errors.Is(err, access.ErrBusy) || len(w.requests()) != state.MaxRequests {
+		if _, err := loop.Await(ctx, applicant(state.MaxRequests, "many", 10_000)); !errors.Is(err, access.ErrBusy) ||
+			len(w.requests()) != state.MaxRequests {
 			t.Errorf("a request above the limit: %v, %d", err, len(w.requests()))
 		}
 		// Existing requests continue.

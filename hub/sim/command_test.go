@@ -47,14 +47,16 @@ func TestFleetACommandsOutputIsCompleteOrAnError(t *testing.T) {
 			dir  direction
 			kind string
 			nths []int
-		}{{toDevice, "request", []int{1, 2, 3, 20, 34}}, {toHub, "reply", []int{1, 2, 5, 30}}, {toDevice, "puback", []int{3}}} {
+		}{{toDevice, "request", []int{1, 2, 3, 20, 34}}, {toHub, "reply", []int{1, 2, 5, 30}}, {toDevice, "puback",
+			[]int{3}}} {
 			for _, f := range fates {
 				for _, nth := range k.nths {
 					a := &accident{dir: k.dir, kind: k.kind, fate: f.is, left: nth}
 					arm(a)
 					ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 					var heard bytes.Buffer
-					err := w.hub.Ask.Exec(ctx, pod, corev1.PodExecOptions{Container: "main", Command: []string{"parrot"}}, ask.IO{Stdin: strings.NewReader(all), Stdout: &heard})
+					err := w.hub.Ask.Exec(ctx, pod, corev1.PodExecOptions{Container: "main", Command: []string{"parrot"}},
+						ask.IO{Stdin: strings.NewReader(all), Stdout: &heard})
 					cancel()
 					arm(nil)
 					what := fmt.Sprintf("the %s no. %d was %s", k.kind, nth, f.name)

@@ -26,7 +26,8 @@ func TestFleetLeasesCauseNoCommitAndNoPass(t *testing.T) {
 		commits, passes, before := loop.Commits(), loop.Passes(), w.hub.Broker.Stats().Messages
 		time.Sleep(time.Hour)
 		after := w.hub.Broker.Stats().Messages
-		leases, others := after["lease"]-before["lease"], after["status"]+after["pods"]+after["event"]-before["status"]-before["pods"]-before["event"]
+		leases, others := after["lease"]-before["lease"],
+			after["status"]+after["pods"]+after["event"]-before["status"]-before["pods"]-before["event"]
 		if leases < 4*3600/11 {
 			t.Fatalf("%d leases in an hour of four devices", leases)
 		}
@@ -36,7 +37,8 @@ func TestFleetLeasesCauseNoCommitAndNoPass(t *testing.T) {
 		// A pass checks a node's deadline at most once per 29 s, the grace period less the age of a
 		// lease.
 		if n, looks := loop.Passes()-passes, uint64(4*3600/29); n > looks+others {
-			t.Errorf("%d passes in a quiet hour with %d leases, %d other messages and at most %d deadline checks", n, leases, others, looks)
+			t.Errorf("%d passes in a quiet hour with %d leases, %d other messages and at most %d deadline checks", n, leases,
+				others, looks)
 		}
 		commits, passes = loop.Commits(), loop.Passes()
 		v := loop.Liveness("oslo-1")
@@ -155,7 +157,8 @@ func (w *world) allLightsRight() {
 		live := l.running()
 		for p := range s.PodsOn(name) {
 			if live[p.UID] == "" || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning {
-				w.t.Errorf("at %s: pod %s on %s: runs %v, %s, to be deleted %v", w.clock(), p.Name, name, live[p.UID] != "", p.Status.Phase, p.DeletionTimestamp)
+				w.t.Errorf("at %s: pod %s on %s: runs %v, %s, to be deleted %v", w.clock(), p.Name, name, live[p.UID] != "",
+					p.Status.Phase, p.DeletionTimestamp)
 			}
 			delete(live, p.UID)
 		}

@@ -73,7 +73,8 @@ func (d *simDevice) leave(told wire.Dismissed) {
 func (w *world) newDevice(name, site string) *simDevice { return w.newClone(name, name, site) }
 
 func (w *world) newClone(key, name, site string) *simDevice {
-	d := &simDevice{w: w, key: key, name: name, site: site, dir: filepath.Join(w.dir, "device", key), fake: enginetest.New(), starts: map[string]int{}}
+	d := &simDevice{w: w, key: key, name: name, site: site, dir: filepath.Join(w.dir, "device", key),
+		fake: enginetest.New(), starts: map[string]int{}}
 	d.machine = fmt.Sprintf("%x", sha256.Sum256([]byte(key)))[:16]
 	d.board = newSimBoard(name, d.machine)
 	w.alter(func() { w.devices = append(w.devices, d) })
@@ -128,7 +129,8 @@ func (d *simDevice) start() {
 	stored, _ := mem.Desired()
 	c := link.Config{
 		LeaseInterval: time.Duration(stored.LeaseIntervalSeconds) * time.Second,
-		Node:          d.name, Machine: d.machine, Boot: d.boot, AgentVersion: agent.Version, Server: "mqtt://127.0.0.1:1883", Source: a, Sink: a, Log: log,
+		Node:          d.name, Machine: d.machine, Boot: d.boot, AgentVersion: agent.Version, Server: "mqtt://127.0.0.1:1883",
+		Source: a, Sink: a, Log: log,
 		Dial: func(ctx context.Context) (net.Conn, error) { return w.dial(ctx, d) },
 	}
 	renewing := func() error { return nil }
@@ -233,7 +235,8 @@ func (d *simDevice) containersOf(uid types.UID) (n int) {
 func (d *simDevice) container(uid string) string {
 	list, _ := d.fake.Containers(context.Background(), plan.LabelPodUID+"="+uid)
 	for _, c := range list {
-		if c.State == engine.Running && c.Labels[plan.LabelKind] == podspec.KindApp { // not the sandbox, because its end ends the pod
+		if c.State == engine.Running && c.Labels[plan.LabelKind] == podspec.KindApp {
+			// not the sandbox, because its end ends the pod
 			return c.Name
 		}
 	}
@@ -264,16 +267,17 @@ type simEngine struct {
 }
 
 func (e simEngine) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, told func(engine.Progress)) error {
-	e.OfferImage(ref, enginetest.Offer{Size: 5 << 20, Delay: 300 * time.Millisecond, Program: func(s engine.Spec, _ int) enginetest.Play {
-		play := enginetest.Play{MemoryBytes: 8 << 20, StopTakes: time.Second}
-		if strings.Contains(ref, "chatty") {
-			play.Lines, play.Exec = chatty, parrot
-		}
-		if endsAtOnce(ref) {
-			play.Exits, play.ExitAfter, play.ExitCode = true, time.Second, 1
-		}
-		return play
-	}})
+	e.OfferImage(ref, enginetest.Offer{Size: 5 << 20, Delay: 300 * time.Millisecond,
+		Program: func(s engine.Spec, _ int) enginetest.Play {
+			play := enginetest.Play{MemoryBytes: 8 << 20, StopTakes: time.Second}
+			if strings.Contains(ref, "chatty") {
+				play.Lines, play.Exec = chatty, parrot
+			}
+			if endsAtOnce(ref) {
+				play.Exits, play.ExitAfter, play.ExitCode = true, time.Second, 1
+			}
+			return play
+		}})
 	return e.Fake.Pull(ctx, ref, auth, told)
 }
 
@@ -298,7 +302,8 @@ func (e simEngine) Start(ctx context.Context, id string) error {
 		n := e.d.starts[key]
 		e.d.mu.Unlock()
 		if n > 1 && !endsAtOnce(c.Image) {
-			e.d.w.look.broken("container %s of pod %s on %s was started %d times without a power cut", c.Labels[plan.LabelContainer], c.Labels[plan.LabelPodName], e.d.key, n)
+			e.d.w.look.broken("container %s of pod %s on %s was started %d times without a power cut",
+				c.Labels[plan.LabelContainer], c.Labels[plan.LabelPodName], e.d.key, n)
 		}
 	}
 	return err
@@ -337,11 +342,14 @@ func (b *simBoard) Probe(context.Context, string) (hardware.Report, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := hardware.Report{
-		Host: hardware.Host{Hostname: b.node, OS: "linux", Arch: "arm64", Variant: "v8", Kernel: "6.12", Image: "Debian GNU/Linux 12 (bookworm)",
+		Host: hardware.Host{Hostname: b.node, OS: "linux", Arch: "arm64", Variant: "v8", Kernel: "6.12",
+			Image:     "Debian GNU/Linux 12 (bookworm)",
 			MachineID: b.machine, BootID: fmt.Sprint(b.node, "-", b.bootID), PageSize: 4096},
-		Board:        hardware.Board{Name: "raspberrypi4", Model: "Raspberry Pi 4 Model B Rev 1.4", Compatible: []string{"raspberrypi,4-model-b"}, Serial: b.machine},
-		Capacity:     hardware.Capacity{CPUs: 4, Memory: 4 << 30, Ephemeral: 29 << 30, Pods: 110},
-		Addresses:    []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}, {Type: corev1.NodeHostName, Address: b.node}},
+		Board: hardware.Board{Name: "raspberrypi4", Model: "Raspberry Pi 4 Model B Rev 1.4",
+			Compatible: []string{"raspberrypi,4-model-b"}, Serial: b.machine},
+		Capacity: hardware.Capacity{CPUs: 4, Memory: 4 << 30, Ephemeral: 29 << 30, Pods: 110},
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"},
+			{Type: corev1.NodeHostName, Address: b.node}},
 		Clock:        &hardware.Clock{Synced: true},
 		MemoryLimits: true,
 	}
@@ -361,7 +369,8 @@ func (b *simBoard) Measure(context.Context, string) hardware.Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	half := func(n int64) hardware.Amount { return hardware.Amount{Available: n / 2, Capacity: n} }
-	s := hardware.Stats{Memory: half(4 << 30), NodeFs: half(29 << 30), ImageFs: half(29 << 30), NodeFsInodes: half(1 << 20), ImageFsInodes: half(1 << 20), PIDs: half(1 << 15)}
+	s := hardware.Stats{Memory: half(4 << 30), NodeFs: half(29 << 30), ImageFs: half(29 << 30),
+		NodeFsInodes: half(1 << 20), ImageFsInodes: half(1 << 20), PIDs: half(1 << 15)}
 	if b.pids {
 		s.PIDs.Available = 1
 	}

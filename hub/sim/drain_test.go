@@ -37,8 +37,9 @@ func TestFleetADrainSurvivesACrashInEveryState(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
 				w.lightUp(w.newLights("oslo", 6), 12)
 				least := intstr.FromInt32(11)
-				w.put(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: policyv1.PodDisruptionBudgetSpec{
-					MinAvailable: &least, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}})
+				w.put(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"},
+					Spec: policyv1.PodDisruptionBudgetSpec{
+						MinAvailable: &least, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}})
 				w.annotate(`{"timeout":"2h"}`, "oslo-01", "oslo-02", "oslo-03")
 				ready := func() (n int) {
 					for _, p := range w.pods("kiosk") {
@@ -74,7 +75,8 @@ func TestFleetADrainSurvivesACrashInEveryState(t *testing.T) {
 				}
 				for _, name := range []string{"oslo-01", "oslo-02", "oslo-03"} {
 					n := w.node(name)
-					if st := state.DrainStatusOf(n); st.State != state.Drained || !n.Spec.Unschedulable || n.Annotations[state.DrainAnnotation] != "" {
+					if st := state.DrainStatusOf(n); st.State != state.Drained || !n.Spec.Unschedulable ||
+						n.Annotations[state.DrainAnnotation] != "" {
 						t.Errorf("%s: %+v, cordoned %v", name, st, n.Spec.Unschedulable)
 					}
 					for p := range w.snapshot().PodsOn(name) {

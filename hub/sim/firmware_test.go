@@ -138,7 +138,8 @@ func (f *bootFleet) over() bool {
 // profile sets the boot configuration of the fleet's boards.
 func (f *bootFleet) profile(words ...string) {
 	f.t.Helper()
-	p := &fleet.BoardProfile{TypeMeta: metav1.TypeMeta{APIVersion: "flotilla.dev/v1alpha1", Kind: "BoardProfile"}, ObjectMeta: metav1.ObjectMeta{Name: "raspberrypi-4"}}
+	p := &fleet.BoardProfile{TypeMeta: metav1.TypeMeta{APIVersion: "flotilla.dev/v1alpha1", Kind: "BoardProfile"},
+		ObjectMeta: metav1.ObjectMeta{Name: "raspberrypi-4"}}
 	p.Spec.Match = fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}}
 	p.Spec.Boot = &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: words}}
 	f.put(p)
@@ -206,7 +207,8 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 		f.goFirst("perth-2", has("cgroup_enable=memory"))
 		f.rollouts(func(*fleet.FirmwareRolloutSpec) {})
 		f.goes(30*time.Minute, "the canary has kept the configuration", func() bool { return f.status().Kept == 1 })
-		if have := slices.DeleteFunc(f.boots("cgroup_enable=memory"), func(n string) bool { return strings.HasPrefix(n, "bergen") }); !slices.Equal(have, []string{"perth-2"}) {
+		if have := slices.DeleteFunc(f.boots("cgroup_enable=memory"),
+			func(n string) bool { return strings.HasPrefix(n, "bergen") }); !slices.Equal(have, []string{"perth-2"}) {
 			t.Fatalf("%v have the configuration", have)
 		}
 
@@ -244,14 +246,16 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 		w.crashHub()
 		f.pass(90 * time.Second)
 		w.startHub()
-		f.goes(30*time.Minute, "the canary has kept the configuration", func() bool { return slices.Contains(f.boots("fbcon=map:2"), "perth-2") && f.status().Kept == 1 })
+		f.goes(30*time.Minute, "the canary has kept the configuration",
+			func() bool { return slices.Contains(f.boots("fbcon=map:2"), "perth-2") && f.status().Kept == 1 })
 		f.goes(2*time.Hour, "the rollout has stopped", func() bool { return f.status().Phase == fleet.RolloutStopped })
 		st := f.status()
 		if st.Bad != 1 || !strings.Contains(st.Sentence, "oslo-2 (hub-reconnected-if-was") {
 			t.Errorf("the rollout's sentence is %q", st.Sentence)
 		}
 		f.pass(2 * time.Hour) // the other rollout continues
-		if have := f.boots("fbcon=map:2"); !slices.Equal(have, []string{"bergen-1", "bergen-2", "oslo-1", "perth-1", "perth-2"}) {
+		if have := f.boots("fbcon=map:2"); !slices.Equal(have, []string{"bergen-1", "bergen-2", "oslo-1", "perth-1",
+			"perth-2"}) {
 			t.Errorf("after the stop %v have the configuration", have)
 		}
 		for name := range f.boards {
@@ -263,8 +267,10 @@ func TestFleetARolloutOfBootConfigurations(t *testing.T) {
 		// The configuration is undone, first on the canary.
 		f.goFirst("perth-2", lacks("fbcon=map:2"))
 		f.rollouts(func(s *fleet.FirmwareRolloutSpec) { s.Undo = true })
-		f.goes(30*time.Minute, "the canary is back", func() bool { return f.status().Undoing && !slices.Contains(f.boots("fbcon=map:2"), "perth-2") })
-		f.goes(10*time.Minute, "the canary reports that", func() bool { return f.snapshot().Record("perth-2").Assigned.Step == "" })
+		f.goes(30*time.Minute, "the canary is back",
+			func() bool { return f.status().Undoing && !slices.Contains(f.boots("fbcon=map:2"), "perth-2") })
+		f.goes(10*time.Minute, "the canary reports that",
+			func() bool { return f.snapshot().Record("perth-2").Assigned.Step == "" })
 		f.goes(2*time.Hour, "both rollouts are undone", f.over)
 		if have, before := f.boots("fbcon=map:2"), f.boots("cgroup_enable=memory"); len(have) != 0 || len(before) != 7 {
 			t.Errorf("after the undo %v have the configuration, %v the earlier one", have, before)
@@ -295,7 +301,8 @@ func TestFleetDevicesAcceptARestoredHubsSignature(t *testing.T) {
 					t.Fatal(err)
 				}
 				f.profile("loud=1")
-				f.goes(time.Hour, "the second configuration is kept", func() bool { return len(f.boots("loud=1")) == 2 && f.status().Kept == 2 })
+				f.goes(time.Hour, "the second configuration is kept",
+					func() bool { return len(f.boots("loud=1")) == 2 && f.status().Kept == 2 })
 				w.stopHub()
 				old := w.saveDisk("old")
 				if err := os.RemoveAll(w.cfg.DataDir); err != nil {
@@ -307,7 +314,8 @@ func TestFleetDevicesAcceptARestoredHubsSignature(t *testing.T) {
 				if keys {
 					copyDir(t, filepath.Join(w.cfg.DataDir, "pki"), filepath.Join(old, "pki"))
 				}
-				if err := store.Restore(t.Context(), store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log}, backup); err != nil {
+				if err := store.Restore(t.Context(), store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log},
+					backup); err != nil {
 					t.Fatal(err)
 				}
 				w.startHub()
@@ -323,12 +331,14 @@ func TestFleetDevicesAcceptARestoredHubsSignature(t *testing.T) {
 				}
 				if !keys {
 					f.goes(time.Hour, "the rollout has stopped", func() bool { return f.status().Phase == fleet.RolloutStopped })
-					if st := f.status(); !strings.Contains(st.Sentence, "not signed by this device's hub") || len(f.boots("loud=1")) != 2 {
+					if st := f.status(); !strings.Contains(st.Sentence, "not signed by this device's hub") ||
+						len(f.boots("loud=1")) != 2 {
 						t.Errorf("%+v", st)
 					}
 					return
 				}
-				f.goes(time.Hour, "the backup's configuration is kept", func() bool { return len(f.boots("quiet=1")) == 2 && f.status().Kept == 2 })
+				f.goes(time.Hour, "the backup's configuration is kept",
+					func() bool { return len(f.boots("quiet=1")) == 2 && f.status().Kept == 2 })
 			})
 		})
 	}

@@ -294,7 +294,8 @@ func TestFleetTheFirstOfTwoDevicesWithOneNameStays(t *testing.T) {
 			t.Errorf("the hub has machine %s, boot %s", rec.MachineID, rec.Boot)
 		}
 		c := state.NodeCondition(w.node("oslo-1"), fleet.ConditionIdentityConflict)
-		if c == nil || c.Status != corev1.ConditionTrue || !strings.Contains(c.Message, clone.machine) || !strings.Contains(c.Message, incumbent.machine) {
+		if c == nil || c.Status != corev1.ConditionTrue || !strings.Contains(c.Message, clone.machine) ||
+			!strings.Contains(c.Message, incumbent.machine) {
 			t.Errorf("IdentityConflict = %+v", c)
 		}
 		if n := len(clone.running()); n > 0 {
@@ -323,9 +324,11 @@ func TestFleetTheFirstOfTwoDevicesWithOneNameStays(t *testing.T) {
 		incumbent.kill()
 		time.Sleep(45 * time.Second)
 		clone.start()
-		w.until(70*time.Second, "the new machine is the node", func() bool { return w.snapshot().Record("oslo-1").MachineID == clone.machine })
+		w.until(70*time.Second, "the new machine is the node",
+			func() bool { return w.snapshot().Record("oslo-1").MachineID == clone.machine })
 		w.until(twoLeases, "the condition ended", func() bool {
-			return state.NodeCondition(w.node("oslo-1"), fleet.ConditionIdentityConflict) == nil && w.ready("oslo-1") == corev1.ConditionTrue
+			return state.NodeCondition(w.node("oslo-1"), fleet.ConditionIdentityConflict) == nil &&
+				w.ready("oslo-1") == corev1.ConditionTrue
 		})
 	})
 }

@@ -44,7 +44,8 @@ func TestFleetARestartOfTheHubMovesNoDeadline(t *testing.T) {
 			w.startHub()
 			began := w.clock()
 			w.until(time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict "+pod)) > 0 })
-			if after := w.look.sentences("evict " + pod)[0].at - began; after < 40*time.Second || after > 40*time.Second+detection {
+			if after := w.look.sentences("evict " + pod)[0].at - began; after < 40*time.Second ||
+				after > 40*time.Second+detection {
 				t.Errorf("evicted %s after the start, want 40 s", after)
 			}
 		})
@@ -133,7 +134,8 @@ func TestFleetARestoredHubChangesNothingBeforeResume(t *testing.T) {
 				w.stopHub()
 				switch lost {
 				case "restored from a backup":
-					if err := store.Restore(context.Background(), store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log}, backup); err != nil {
+					if err := store.Restore(context.Background(), store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log},
+						backup); err != nil {
 						t.Fatal(err)
 					}
 				case "began empty":
@@ -167,7 +169,8 @@ func TestFleetARestoredHubChangesNothingBeforeResume(t *testing.T) {
 // A hub that lost its newest generations reuses their numbers for other content.
 func TestFleetARestoredHubDoesNotRepeatGenerations(t *testing.T) {
 	t.Parallel()
-	for _, lost := range []string{"restored from a backup", "the end of its database lost", "its machine reset, and one device reports it"} {
+	for _, lost := range []string{"restored from a backup", "the end of its database lost",
+		"its machine reset, and one device reports it"} {
 		t.Run(lost, func(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
 				w.startHub()
@@ -187,7 +190,8 @@ func TestFleetARestoredHubDoesNotRepeatGenerations(t *testing.T) {
 				away := w.devices // away while the hub continues
 				switch lost {
 				case "restored from a backup":
-					if err := store.Restore(context.Background(), store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log}, backup); err != nil {
+					if err := store.Restore(context.Background(), store.Options{Dir: w.cfg.DataDir, Version: "test", Log: w.log},
+						backup); err != nil {
 						t.Fatal(err)
 					}
 				case "the end of its database lost":
@@ -268,7 +272,8 @@ func TestFleetTheHubsClockMayStartInThePast(t *testing.T) {
 		if late := w.hub.Loop.Now().Sub(began); late < 25*time.Second {
 			t.Errorf("the node is Unknown %s after its link was cut", late)
 		}
-		w.until(5*time.Minute+12*time.Second+detection, "the eviction", func() bool { return len(w.look.sentences("evict "+pod.Name)) > 0 })
+		w.until(5*time.Minute+12*time.Second+detection, "the eviction",
+			func() bool { return len(w.look.sentences("evict "+pod.Name)) > 0 })
 	})
 }
 

@@ -37,7 +37,8 @@ func (w *world) secured(names ...string) []*simDevice {
 // token creates a join token for oslo, optionally for one node.
 func (w *world) token(node string) string {
 	w.t.Helper()
-	k, err := w.hub.Guard.CreateJoinToken(context.Background(), access.NewJoinToken{Site: "oslo", Node: node, Uses: 1, Life: time.Hour, By: "someone"})
+	k, err := w.hub.Guard.CreateJoinToken(context.Background(),
+		access.NewJoinToken{Site: "oslo", Node: node, Uses: 1, Life: time.Hour, By: "someone"})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -66,7 +67,8 @@ func (w *world) cloned(d *simDevice, key string) *simDevice {
 }
 
 func (w *world) conflict(node string) string {
-	if c := state.NodeCondition(w.node(node), fleet.ConditionIdentityConflict); c != nil && c.Status == corev1.ConditionTrue {
+	if c := state.NodeCondition(w.node(node), fleet.ConditionIdentityConflict); c != nil &&
+		c.Status == corev1.ConditionTrue {
 		return c.Message
 	}
 	return ""
@@ -85,11 +87,13 @@ func TestFleetADeviceWithoutAKeyComesBackWhenItsNodeIsDeleted(t *testing.T) {
 		d := w.devices[0]
 		for range 2 {
 			w.deleteNode(d.name)
-			w.until(20*time.Second, "the node is ready again", func() bool { return w.snapshot().Node(d.name) != nil && w.ready(d.name) == corev1.ConditionTrue })
+			w.until(20*time.Second, "the node is ready again",
+				func() bool { return w.snapshot().Node(d.name) != nil && w.ready(d.name) == corev1.ConditionTrue })
 			w.deploy("later", 4)
 			w.settleWithin(twoLeases, "another deployment")
 			if rec := w.snapshot().Record(d.name); rec.Paused || rec.Generation != d.agent.StoredGeneration() {
-				t.Errorf("the record has paused %t, generation %d, stored %d", rec.Paused, rec.Generation, d.agent.StoredGeneration())
+				t.Errorf("the record has paused %t, generation %d, stored %d", rec.Paused, rec.Generation,
+					d.agent.StoredGeneration())
 			}
 		}
 	})
@@ -124,7 +128,8 @@ func TestFleetADeviceWhoseNodeIsDeletedIsDismissed(t *testing.T) {
 			w.cut(d)
 			w.deleteNode(d.name)
 			time.Sleep(time.Minute) // until its pods count as gone
-			w.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: d.name, Labels: map[string]string{corev1.LabelTopologyZone: "oslo"}}})
+			w.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: d.name,
+				Labels: map[string]string{corev1.LabelTopologyZone: "oslo"}}})
 			time.Sleep(time.Minute)
 			w.heal(d)
 		}},
@@ -233,13 +238,15 @@ func TestFleetAReplacedDeviceIsRefused(t *testing.T) {
 		if w.hub.Loop.Speaks(thief) || w.hub.Loop.Connect(thief) == nil {
 			t.Error("the replaced device may act for the node")
 		}
-		w.until(5*time.Second, "the session of the replaced device is closed", func() bool { return !w.hub.Broker.Online("pi-1") })
+		w.until(5*time.Second, "the session of the replaced device is closed",
+			func() bool { return !w.hub.Broker.Online("pi-1") })
 		boot := w.snapshot().Record("pi-1").Boot
 		time.Sleep(time.Minute)
 		if rec := w.snapshot().Record("pi-1"); rec.Boot != boot {
 			t.Errorf("the replaced device became the node again: boot %q", rec.Boot)
 		}
-		if told := stolen.dismissed(); told == nil || !strings.HasPrefix(told.By, "join token ") || len(stolen.running()) != 0 {
+		if told := stolen.dismissed(); told == nil || !strings.HasPrefix(told.By, "join token ") ||
+			len(stolen.running()) != 0 {
 			t.Errorf("the replaced device has the dismissal %+v and runs %d pods", told, len(stolen.running()))
 		}
 		fresh.start()
@@ -248,7 +255,8 @@ func TestFleetAReplacedDeviceIsRefused(t *testing.T) {
 		})
 		w.crashHub()
 		w.startHub()
-		w.until(time.Minute, "the new device is the node after a crash", func() bool { return w.hub.Broker.Online("pi-1") && w.ready("pi-1") == corev1.ConditionTrue })
+		w.until(time.Minute, "the new device is the node after a crash",
+			func() bool { return w.hub.Broker.Online("pi-1") && w.ready("pi-1") == corev1.ConditionTrue })
 		if w.hub.Loop.Speaks(thief) {
 			t.Error("after a crash the replaced device may act for the node")
 		}
@@ -295,7 +303,8 @@ func TestFleetACloneIsRefusedAndReported(t *testing.T) {
 				clone.kill()
 				w.until(3*time.Minute, "the original is the node again", func() bool {
 					rec := w.snapshot().Record("pi-1")
-					return rec.MachineID == d.machine && w.hub.Broker.Online("pi-1") && w.ready("pi-1") == corev1.ConditionTrue && rec.Boot != clone.boot
+					return rec.MachineID == d.machine && w.hub.Broker.Online("pi-1") && w.ready("pi-1") == corev1.ConditionTrue &&
+						rec.Boot != clone.boot
 				})
 				w.until(15*time.Minute, "the conflict is removed", func() bool { return w.conflict("pi-1") == "" })
 				for _, b := range w.snapshot().Record("pi-1").PastBoots {
@@ -312,7 +321,8 @@ func TestFleetTheDevelopmentListenerIsRefusedForJoinedNodes(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.secured("pi-1")
-		for _, c := range []node.Caller{{Node: "pi-1"}, {Node: "pi-1", Machine: w.devices[0].machine}, {Node: "pi-1", Key: "another"}} {
+		for _, c := range []node.Caller{{Node: "pi-1"}, {Node: "pi-1", Machine: w.devices[0].machine},
+			{Node: "pi-1", Key: "another"}} {
 			if err := w.hub.Loop.Connect(c); err == nil || w.hub.Loop.Speaks(c) {
 				t.Errorf("%+v may act for the node: %v", c, err)
 			}

@@ -62,7 +62,8 @@ func TestFleetADarkFleetIsOneCardAndOneMessage(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		w.startHub()
-		for _, site := range []string{"bergen", "oslo", "stavanger", "tromso", "vadso"} { // the leases expire one after the other
+		for _, site := range []string{"bergen", "oslo", "stavanger", "tromso", "vadso"} {
+			// the leases expire one after the other
 			w.fleet(3, site)
 			time.Sleep(1500 * time.Millisecond)
 		}
@@ -72,7 +73,8 @@ func TestFleetADarkFleetIsOneCardAndOneMessage(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		tell := func() {
-			n := &notify.Notifier{Fleet: w.hub.Loop, Targets: []notify.Target{box}, Hub: func() string { return "" }, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+			n := &notify.Notifier{Fleet: w.hub.Loop, Targets: []notify.Target{box}, Hub: func() string { return "" },
+				Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 			_ = n.Run(ctx)
 			close(ended)
 		}
@@ -131,7 +133,8 @@ func TestFleetADarkFleetIsOneCardAndOneMessage(t *testing.T) {
 		if i.Closed == nil || i.Acknowledged == nil || i.Acknowledged.By != "kari" || i.Note == "" || i.NodeSeconds == 0 {
 			t.Errorf("the incident is stored as %+v", i)
 		}
-		if all := incident.Timeline(w.snapshot(), i); len(all) < 8 || !slices.IsSortedFunc(all, func(a, b incident.Moment) int { return a.At.Compare(b.At) }) {
+		if all := incident.Timeline(w.snapshot(), i); len(all) < 8 ||
+			!slices.IsSortedFunc(all, func(a, b incident.Moment) int { return a.At.Compare(b.At) }) {
 			t.Errorf("the incident's timeline is %v", all)
 		}
 		cancel()

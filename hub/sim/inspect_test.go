@@ -54,7 +54,8 @@ type sentence struct {
 func (s sentence) of(node string) bool { return strings.Contains(s.text, " from "+node+":") }
 
 func newInspector(w *world) *inspector {
-	return &inspector{w: w, every: 7 * time.Second, before: map[string][]corev1.Taint{}, expelled: map[string]time.Time{}, ready: map[string]int{}}
+	return &inspector{w: w, every: 7 * time.Second, before: map[string][]corev1.Taint{}, expelled: map[string]time.Time{},
+		ready: map[string]int{}}
 }
 
 // broken reports a violation.

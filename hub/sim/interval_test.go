@@ -40,7 +40,8 @@ func TestFleetALeaseIntervalOfASite(t *testing.T) {
 		}
 
 		w.interval("oslo", time.Minute)
-		w.until(10*time.Second, "both devices use a minute", func() bool { return stored(first) == time.Minute && stored(second) == time.Minute })
+		w.until(10*time.Second, "both devices use a minute",
+			func() bool { return stored(first) == time.Minute && stored(second) == time.Minute })
 		time.Sleep(10 * time.Minute)
 		lives("with an interval of a minute")
 
@@ -59,13 +60,15 @@ func TestFleetALeaseIntervalOfASite(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		lives("while a device has not received a shorter interval")
 		w.heal(second)
-		w.until(20*time.Second, "both devices use ten seconds", func() bool { return stored(first) == 10*time.Second && stored(second) == 10*time.Second })
+		w.until(20*time.Second, "both devices use ten seconds",
+			func() bool { return stored(first) == 10*time.Second && stored(second) == 10*time.Second })
 		time.Sleep(2 * time.Minute)
 		lives("with an interval of ten seconds again")
 
 		// With an interval of ten seconds, silence is detected after forty seconds.
 		w.cut(second)
-		after := w.until(time.Minute, "the node is Unknown", func() bool { return w.ready(second.name) == corev1.ConditionUnknown })
+		after := w.until(time.Minute, "the node is Unknown",
+			func() bool { return w.ready(second.name) == corev1.ConditionUnknown })
 		if after < 29*time.Second || after > 41*time.Second {
 			t.Errorf("silence is detected after %s, want 30 to 40 s", after)
 		}
@@ -74,10 +77,12 @@ func TestFleetALeaseIntervalOfASite(t *testing.T) {
 
 		// With an interval of a minute, silence is detected after four minutes.
 		w.interval("oslo", time.Minute)
-		w.until(10*time.Second, "both devices use a minute", func() bool { return stored(first) == time.Minute && stored(second) == time.Minute })
+		w.until(10*time.Second, "both devices use a minute",
+			func() bool { return stored(first) == time.Minute && stored(second) == time.Minute })
 		time.Sleep(time.Minute)
 		w.cut(second)
-		after = w.until(5*time.Minute, "the node is Unknown", func() bool { return w.ready(second.name) == corev1.ConditionUnknown })
+		after = w.until(5*time.Minute, "the node is Unknown",
+			func() bool { return w.ready(second.name) == corev1.ConditionUnknown })
 		if after < 2*time.Minute+55*time.Second || after > 4*time.Minute+time.Second {
 			t.Errorf("silence is detected after %s, want 3 to 4 min", after)
 		}

@@ -23,7 +23,8 @@ import (
 // options returns the options of a device that joins or renews its certificate.
 func (d *simDevice) options() join.Options {
 	return join.Options{
-		URL: "https://127.0.0.1:8443", Node: d.name, MachineID: d.machine, StateDir: filepath.Join(d.dir, "state"), Log: d.w.log.With("device", d.key),
+		URL: "https://127.0.0.1:8443", Node: d.name, MachineID: d.machine, StateDir: filepath.Join(d.dir, "state"),
+		Log: d.w.log.With("device", d.key),
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			w := d.w
 			w.mu.Lock()
@@ -126,9 +127,11 @@ func TestFleetDevicesJoinWithATokenAndUseCertificates(t *testing.T) {
 		for _, d := range w.devices {
 			d.powerOn()
 		}
-		w.until(time.Minute, "everything runs again", func() bool { return len(w.devices[0].running())+len(w.devices[1].running()) == 4 })
+		w.until(time.Minute, "everything runs again",
+			func() bool { return len(w.devices[0].running())+len(w.devices[1].running()) == 4 })
 		w.startHub()
-		w.until(2*time.Hour, "all connected", func() bool { return w.connected() == 2 }) // a failed renewal is retried after an hour
+		// a failed renewal is retried after an hour
+		w.until(2*time.Hour, "all connected", func() bool { return w.connected() == 2 })
 		w.settleWithin(twoLeases, "a year without power")
 
 		// The deletion of a Node ends its device's rights: the device is dismissed, stops its pods,

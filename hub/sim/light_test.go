@@ -42,7 +42,8 @@ type light struct {
 
 func (w *world) newLight(name, site string) *light {
 	seed := w.rand.Uint64()
-	l := &light{w: w, name: name, site: site, inbox: make(chan func(), 64), live: map[types.UID]string{}, rand: rand.New(rand.NewPCG(seed, seed)), interval: w.cfg.LeaseInterval}
+	l := &light{w: w, name: name, site: site, inbox: make(chan func(), 64), live: map[types.UID]string{},
+		rand: rand.New(rand.NewPCG(seed, seed)), interval: w.cfg.LeaseInterval}
 	w.lights[name] = l
 	return l
 }
@@ -165,11 +166,13 @@ func (l *light) lease(loop *node.Devices) {
 	l.seq++
 	l.nextLease = time.Now().Add(time.Duration(float64(l.interval) * (1 + 0.04*l.rand.Float64())))
 	if l.rand.IntN(100) > 0 { // one lease of a hundred is lost
-		loop.Lease(node.Caller{Node: l.name}, wire.Lease{Boot: l.boot(), Seq: l.seq, Status: l.status, Pods: l.pods, Desired: l.desired.Generation, Time: time.Now()})
+		loop.Lease(node.Caller{Node: l.name}, wire.Lease{Boot: l.boot(), Seq: l.seq, Status: l.status, Pods: l.pods,
+			Desired: l.desired.Generation, Time: time.Now()})
 	}
 }
 
-var lightAllocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("2Gi"), corev1.ResourcePods: resource.MustParse("110")}
+var lightAllocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"),
+	corev1.ResourceMemory: resource.MustParse("2Gi"), corev1.ResourcePods: resource.MustParse("110")}
 
 // say sends the status and the list of pods.
 func (l *light) say(loop *node.Devices) bool {
@@ -180,7 +183,8 @@ func (l *light) say(loop *node.Devices) bool {
 		Boot: l.boot(), Seq: l.status, Time: time.Now(), MachineID: l.name,
 		Registration: wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: l.site}},
 		Status: corev1.NodeStatus{Capacity: lightAllocatable, Allocatable: lightAllocatable,
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "well"}}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+				Message: "well"}}},
 	})
 	return err == nil && l.list(loop)
 }
@@ -192,9 +196,10 @@ func (l *light) list(loop *node.Devices) bool {
 	said := wire.Pods{Boot: l.boot(), Seq: l.pods, Generation: l.desired.Generation}
 	for _, p := range l.desired.Pods {
 		if l.runs(p.UID) {
-			said.Pods = append(said.Pods, wire.PodStatus{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Status: corev1.PodStatus{
-				Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-			}})
+			said.Pods = append(said.Pods, wire.PodStatus{UID: p.UID, Namespace: p.Namespace, Name: p.Name,
+				Status: corev1.PodStatus{
+					Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+				}})
 		}
 	}
 	return loop.Pods(ctx, node.Caller{Node: l.name}, said) == nil

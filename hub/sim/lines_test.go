@@ -28,7 +28,8 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 
 func (l *lines) add(r slog.Record, attrs []slog.Attr) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %-5s %s", r.Time.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Round(time.Millisecond), r.Level, r.Message)
+	fmt.Fprintf(&b, "%s %-5s %s", r.Time.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Round(time.Millisecond), r.Level,
+		r.Message)
 	for _, a := range attrs {
 		fmt.Fprintf(&b, " %s=%v", a.Key, a.Value)
 	}

@@ -35,11 +35,14 @@ func TestFleetAlertsAndPanelsUseExistingMetrics(t *testing.T) {
 		time.Sleep(40 * 365 * 24 * time.Hour) // devices do not accept a time before their program was built
 		w.tls = true
 		w.cfg.Inventory = filepath.Join(w.dir, "machines.yaml")
-		if err := os.WriteFile(w.cfg.Inventory, []byte("- {name: pi-1, site: oslo, state: present}\n- {name: pi-2, site: oslo, state: present}\n"), 0o600); err != nil {
+		if err := os.WriteFile(w.cfg.Inventory,
+			[]byte("- {name: pi-1, site: oslo, state: present}\n- {name: pi-2, site: oslo, state: present}\n"),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		w.startHub()
-		token, err := w.hub.Guard.CreateJoinToken(ctx, access.NewJoinToken{Site: "oslo", Uses: 2, Life: time.Hour, By: "anna"})
+		token, err := w.hub.Guard.CreateJoinToken(ctx, access.NewJoinToken{Site: "oslo", Uses: 2, Life: time.Hour,
+			By: "anna"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +211,8 @@ func (w *world) asViewer(path string) string {
 	w.t.Helper()
 	ctx, name := context.Background(), "viewer"
 	if _, err := w.hub.Store.User(ctx, name); err != nil {
-		if err := w.hub.Guard.CreateUser(ctx, access.NewUser{Name: name, Password: "correct horse battery", Role: access.Viewer}); err != nil {
+		if err := w.hub.Guard.CreateUser(ctx, access.NewUser{Name: name, Password: "correct horse battery",
+			Role: access.Viewer}); err != nil {
 			w.t.Fatal(err)
 		}
 	}

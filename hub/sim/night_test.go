@@ -136,7 +136,8 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 			w.relinkAll(names, []linkState{linkCut, linkUp}[i%2])
 		})
 		each1(45*time.Minute, func(i int) { // two sites go dark for half an hour
-			for _, l := range slices.Concat(sites[fmt.Sprintf("site-%02d", i*2%19)], sites[fmt.Sprintf("site-%02d", (i*2+1)%19)]) {
+			for _, l := range slices.Concat(sites[fmt.Sprintf("site-%02d", i*2%19)],
+				sites[fmt.Sprintf("site-%02d", (i*2+1)%19)]) {
 				l.link(false)
 				time.AfterFunc(30*time.Minute, func() { l.link(true) })
 			}
@@ -150,7 +151,10 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 			for n := 0; n < len(all); n += 10 {
 				l := all[n]
 				l.post(func() { // only the light knows its boot
-					w.hub.Loop.Event(ctx, node.Caller{Node: l.name}, wire.Event{Boot: l.boot(), Time: time.Now(), Type: corev1.EventTypeWarning, Reason: "BackOff", Message: fmt.Sprint("back-off restarting failed container: try ", i), PodUID: types.UID(fmt.Sprint("u-", n)), Namespace: metav1.NamespaceDefault, Pod: fmt.Sprint("crash-", n)})
+					w.hub.Loop.Event(ctx, node.Caller{Node: l.name},
+						wire.Event{Boot: l.boot(), Time: time.Now(), Type: corev1.EventTypeWarning, Reason: "BackOff",
+							Message: fmt.Sprint("back-off restarting failed container: try ", i), PodUID: types.UID(fmt.Sprint("u-", n)),
+							Namespace: metav1.NamespaceDefault, Pod: fmt.Sprint("crash-", n)})
 				})
 			}
 		})
@@ -181,7 +185,8 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 		time.Sleep(hours)
 		over()
 		busy.Wait()
-		t.Logf("%d nodes, %s: %d kB; strangers tried %d times\n%s", len(all)+len(names), hours, log.size()/1000, tried.Load(), log.most(25))
+		t.Logf("%d nodes, %s: %d kB; strangers tried %d times\n%s", len(all)+len(names), hours, log.size()/1000, tried.Load(),
+			log.most(25))
 		if most := int(most * hours.Hours() / 8); log.size() > most {
 			t.Errorf("the log has %d bytes, want at most %d", log.size(), most)
 		}

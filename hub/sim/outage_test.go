@@ -31,7 +31,8 @@ func (d *thin) Status() wire.Status {
 	return wire.Status{
 		Registration: wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: d.site}},
 		Status: corev1.NodeStatus{Capacity: lightAllocatable, Allocatable: lightAllocatable,
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "well"}}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+				Message: "well"}}},
 	}
 }
 func (d *thin) Pods() wire.Pods              { return wire.Pods{} }
@@ -49,7 +50,8 @@ func (w *world) thinFleet(count int) (names []string, end func()) {
 		names = append(names, d.name)
 		cable := &simDevice{key: d.name}
 		l, err := link.New(link.Config{
-			Node: d.name, Machine: fmt.Sprintf("%016x", n), Boot: d.name + "-boot", Server: "mqtt://127.0.0.1:1883", Source: d, Sink: d, Log: slog.New(slog.DiscardHandler),
+			Node: d.name, Machine: fmt.Sprintf("%016x", n), Boot: d.name + "-boot", Server: "mqtt://127.0.0.1:1883", Source: d,
+			Sink: d, Log: slog.New(slog.DiscardHandler),
 			Dial: func(ctx context.Context) (net.Conn, error) { return w.dial(ctx, cable) },
 		})
 		if err != nil {
@@ -98,7 +100,8 @@ func TestFleetAnOutageOfTheHubMakesNoNodeUnknown(t *testing.T) {
 	if !long {
 		few = 11
 	}
-	outages := []time.Duration{5 * time.Second, 14 * time.Second, 40 * time.Second, 60 * time.Second, 200 * time.Second, 10 * time.Minute, time.Hour, 24 * time.Hour}
+	outages := []time.Duration{5 * time.Second, 14 * time.Second, 40 * time.Second, 60 * time.Second, 200 * time.Second,
+		10 * time.Minute, time.Hour, 24 * time.Hour}
 	for _, size := range []int{1, few, 60, 1000} {
 		for _, away := range outages {
 			switch { // the pause between two tries stops growing after seconds, so size and length are tested separately
@@ -189,7 +192,9 @@ func (w *world) rideOut(size int, hit func(*world, []string)) {
 	w.startHub()
 	names, end := w.thinFleet(size)
 	defer end()
-	w.until(time.Minute, "all registered", func() bool { return w.snapshot().Len(state.Nodes) == size && len(w.notReady()) == 0 })
+	w.until(time.Minute, "all registered", func() bool {
+		return w.snapshot().Len(state.Nodes) == size && len(w.notReady()) == 0
+	})
 	time.Sleep(37 * time.Second)
 	hit(w, names)
 	began := time.Now()

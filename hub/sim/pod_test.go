@@ -142,8 +142,10 @@ func TestFleetATolerationThatChangesMovesTheDeadline(t *testing.T) {
 				}
 				for _, other := range w.pods("kiosk") { // a pod on the same device whose toleration was not changed
 					if other.Name != name && other.Spec.NodeName == p.Spec.NodeName {
-						w.until(20*time.Minute, "the other pod's eviction", func() bool { return len(w.look.sentences("evict "+other.Name)) > 0 })
-						if at := w.born.Add(w.look.sentences("evict " + other.Name)[0].at).Sub(tainted); at < first || at > first+detection {
+						w.until(20*time.Minute, "the other pod's eviction",
+							func() bool { return len(w.look.sentences("evict "+other.Name)) > 0 })
+						if at := w.born.Add(w.look.sentences("evict " + other.Name)[0].at).Sub(tainted); at < first ||
+							at > first+detection {
 							t.Errorf("%s was evicted %s after the taint, want 5 min", other.Name, at)
 						}
 					}
@@ -224,9 +226,11 @@ func TestFleetADrainWaitsForTheBudgetAndForTheDevice(t *testing.T) {
 		w.deploy("kiosk", 6)
 		w.daemonSet("meter")
 		w.settleWithin(15*time.Second, "the workloads")
-		w.put(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: policyv1.PodDisruptionBudgetSpec{
-			MinAvailable: new(intstr.FromInt32(5)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}},
-		}})
+		w.put(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"},
+			Spec: policyv1.PodDisruptionBudgetSpec{
+				MinAvailable: new(intstr.FromInt32(5)),
+				Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}},
+			}})
 		working := func(s state.Snapshot) (n int) {
 			for p := range s.Pods("default") {
 				if p.Labels["app"] == "kiosk" && p.DeletionTimestamp == nil && readyOf(&p.Status) == corev1.ConditionTrue {
@@ -261,7 +265,8 @@ func TestFleetADrainWaitsForTheBudgetAndForTheDevice(t *testing.T) {
 			t.Fatal("two pods were evicted at once, although five of six must be ready")
 		}
 		first := refused[0]
-		if first.Message != "Cannot evict pod as it would violate the pod's disruption budget." || first.Details == nil || len(first.Details.Causes) != 1 ||
+		if first.Message != "Cannot evict pod as it would violate the pod's disruption budget." || first.Details == nil ||
+			len(first.Details.Causes) != 1 ||
 			first.Details.Causes[0].Message != "The disruption budget kiosk needs 5 healthy pods and has 5 currently" {
 			t.Errorf("refused with %+v", first)
 		}

@@ -17,13 +17,15 @@ import (
 func TestFleetAJoiningDeviceGetsNoPodBeforeItsBoardProfile(t *testing.T) {
 	t.Parallel()
 	for what, before := range map[string]*corev1.Node{
-		"a new node":          nil,
-		"a node made by hand": {ObjectMeta: metav1.ObjectMeta{Name: "oslo-1", Labels: map[string]string{corev1.LabelTopologyZone: "oslo"}}},
+		"a new node": nil,
+		"a node made by hand": {ObjectMeta: metav1.ObjectMeta{Name: "oslo-1",
+			Labels: map[string]string{corev1.LabelTopologyZone: "oslo"}}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
 				w.startHub()
-				p := &fleet.BoardProfile{TypeMeta: metav1.TypeMeta{APIVersion: "flotilla.dev/v1alpha1", Kind: "BoardProfile"}, ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
+				p := &fleet.BoardProfile{TypeMeta: metav1.TypeMeta{APIVersion: "flotilla.dev/v1alpha1", Kind: "BoardProfile"},
+					ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
 				p.Spec.Match = fleet.BoardMatch{Compatible: []string{"raspberrypi,4-model-b"}}
 				p.Spec.Resources.SystemReserved = map[string]string{"cpu": "300m"}
 				w.put(p)

@@ -61,7 +61,8 @@ func TestFleetAResponseResetsTheBackOff(t *testing.T) {
 	simulate(t, func(t *testing.T, w *world) {
 		var silent, deaf atomic.Bool // both affect oslo-1, on a working link
 		w.tap = func(p *packet) []time.Duration {
-			if p.device == "oslo-1" && (silent.Load() && (p.kind == "lease" || p.kind == "status") || deaf.Load() && p.kind == "request") {
+			if p.device == "oslo-1" && (silent.Load() && (p.kind == "lease" || p.kind == "status") ||
+				deaf.Load() && p.kind == "request") {
 				return nil
 			}
 			return untouched

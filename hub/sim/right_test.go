@@ -43,8 +43,10 @@ func (w *world) wrong() string {
 		if w.anyCrashing(s) {
 			break
 		}
-		if len(d.Spec.Template.Spec.NodeSelector) == 0 && (d.Status.ReadyReplicas != *d.Spec.Replicas || d.Status.Replicas != *d.Spec.Replicas) {
-			return fmt.Sprintf("deployment %s has %d pods, %d of them ready, want %d", d.Name, d.Status.Replicas, d.Status.ReadyReplicas, *d.Spec.Replicas)
+		if len(d.Spec.Template.Spec.NodeSelector) == 0 &&
+			(d.Status.ReadyReplicas != *d.Spec.Replicas || d.Status.Replicas != *d.Spec.Replicas) {
+			return fmt.Sprintf("deployment %s has %d pods, %d of them ready, want %d", d.Name, d.Status.Replicas,
+				d.Status.ReadyReplicas, *d.Spec.Replicas)
 		}
 	}
 	return ""
@@ -62,7 +64,8 @@ func (w *world) wrongWith(s state.Snapshot, d *simDevice) string {
 	case rec.Paused:
 		return "the device is paused"
 	case d.agent.StoredGeneration() != rec.Generation || pods.Generation != rec.Generation:
-		return fmt.Sprintf("the device has stored generation %d and runs %d, want %d", d.agent.StoredGeneration(), pods.Generation, rec.Generation)
+		return fmt.Sprintf("the device has stored generation %d and runs %d, want %d", d.agent.StoredGeneration(),
+			pods.Generation, rec.Generation)
 	case !apiequality.Semantic.DeepEqual(n.Status.Addresses, st.Status.Addresses):
 		return "the hub has other addresses for the device"
 	}

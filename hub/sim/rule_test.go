@@ -69,12 +69,14 @@ type wish struct {
 
 func (i *inspector) wishOf(site string) wish {
 	cfg := i.w.cfg
-	out := wish{rate: cfg.NodeEvictionRate, secondary: cfg.SecondaryNodeEvictionRate, unhealthy: cfg.UnhealthyZoneThreshold, large: cfg.LargeClusterSizeThreshold, policy: cfg.SiteDisruptionPolicy}
+	out := wish{rate: cfg.NodeEvictionRate, secondary: cfg.SecondaryNodeEvictionRate,
+		unhealthy: cfg.UnhealthyZoneThreshold, large: cfg.LargeClusterSizeThreshold, policy: cfg.SiteDisruptionPolicy}
 	s := i.sites[site]
 	if s == nil {
 		return out
 	}
-	for _, own := range []struct{ to, is *float64 }{{&out.rate, s.Spec.NodeEvictionRate}, {&out.secondary, s.Spec.SecondaryNodeEvictionRate}, {&out.unhealthy, s.Spec.UnhealthyZoneThreshold}} {
+	for _, own := range []struct{ to, is *float64 }{{&out.rate, s.Spec.NodeEvictionRate},
+		{&out.secondary, s.Spec.SecondaryNodeEvictionRate}, {&out.unhealthy, s.Spec.UnhealthyZoneThreshold}} {
 		if own.is != nil {
 			*own.to = *own.is
 		}
@@ -137,7 +139,8 @@ func (i *inspector) deadline(p *corev1.Pod, n *corev1.Node) (first time.Time, bo
 		}
 		matched := false
 		for _, tol := range p.Spec.Tolerations {
-			if (tol.Key == "" || tol.Key == t.Key) && (tol.Effect == "" || tol.Effect == t.Effect) && (tol.Operator == corev1.TolerationOpExists || tol.Value == t.Value) {
+			if (tol.Key == "" || tol.Key == t.Key) && (tol.Effect == "" || tol.Effect == t.Effect) &&
+				(tol.Operator == corev1.TolerationOpExists || tol.Value == t.Value) {
 				if tolerated = tol.TolerationSeconds == nil; !tolerated {
 					until = until.Add(time.Duration(*tol.TolerationSeconds) * time.Second)
 				}

@@ -52,7 +52,8 @@ func (w *world) status(site string) fleet.SiteStatus {
 func (w *world) stands(what, site string, want fleet.SiteState, rate string) {
 	w.t.Helper()
 	if is := w.status(site); is.State != want || is.EvictionRate != rate {
-		w.t.Errorf("at %s, %s: site %s is %s, rate %s; want %s, rate %s", w.clock(), what, site, is.State, is.EvictionRate, want, rate)
+		w.t.Errorf("at %s, %s: site %s is %s, rate %s; want %s, rate %s", w.clock(), what, site, is.State, is.EvictionRate,
+			want, rate)
 	}
 }
 
@@ -75,7 +76,8 @@ func (w *world) restartHub(away time.Duration) {
 // becomes waits until a site is in a state.
 func (w *world) becomes(site string, want fleet.SiteState) {
 	w.t.Helper()
-	w.until(2*time.Minute, fmt.Sprintf("site %s is %s", site, want), func() bool { return w.snapshot().Site(site).Status.State == want })
+	w.until(2*time.Minute, fmt.Sprintf("site %s is %s", site, want),
+		func() bool { return w.snapshot().Site(site).Status.State == want })
 }
 
 func TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly(t *testing.T) {
@@ -176,14 +178,16 @@ func TestFleetASiteOverrideAppliesFromTheNextPass(t *testing.T) {
 			}
 			return len(w.tainted("oslo")) - before
 		}
-		if n := spec("the site counts as large", "0.01", func(s *fleet.SiteSpec) { s.LargeClusterSizeThreshold = new(int32(19)) }); n != 0 {
+		if n := spec("the site counts as large", "0.01",
+			func(s *fleet.SiteSpec) { s.LargeClusterSizeThreshold = new(int32(19)) }); n != 0 {
 			t.Errorf("%d nodes got NoExecute at once, want none: a rate of 0 fills no bucket", n)
 		}
 		w.restartHub(15 * time.Second)
 		if n := w.given("oslo", 190*time.Second); n != 2 {
 			t.Errorf("%d nodes got NoExecute in 205 s at 0.01/s", n)
 		}
-		if n := spec("the secondary rate is raised", "0.05", func(s *fleet.SiteSpec) { s.SecondaryNodeEvictionRate = new(0.05) }); n > 1 {
+		if n := spec("the secondary rate is raised", "0.05",
+			func(s *fleet.SiteSpec) { s.SecondaryNodeEvictionRate = new(0.05) }); n > 1 {
 			t.Errorf("%d nodes got NoExecute at once", n)
 		}
 		if n := w.given("oslo", 40*time.Second); n != 2 {
@@ -264,7 +268,8 @@ func TestFleetAChangedGraceAppliesToASilentNode(t *testing.T) {
 
 func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 	t.Parallel()
-	for _, end := range []string{"at its end", "at its end, without a hub at that time", "earlier", "by removing the setting"} {
+	for _, end := range []string{"at its end", "at its end, without a hub at that time", "earlier",
+		"by removing the setting"} {
 		t.Run("maintenance ends "+end, func(t *testing.T) {
 			simulate(t, func(t *testing.T, w *world) {
 				oslo, bergen := w.newLights("oslo", 6), w.newLights("bergen", 3)
@@ -279,7 +284,8 @@ func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 					t.Errorf("in the pass in which maintenance begins %v still have NoExecute", names)
 				}
 				w.stands("maintenance", "oslo", fleet.SiteFullDisruption, "0")
-				if is := w.status("oslo"); is.Held != "maintenance until "+until.UTC().Format(time.RFC3339) || is.NextEviction != nil {
+				if is := w.status("oslo"); is.Held != "maintenance until "+until.UTC().Format(time.RFC3339) ||
+					is.NextEviction != nil {
 					t.Errorf("status %+v", is)
 				}
 				time.Sleep(20 * time.Minute)
@@ -297,7 +303,9 @@ func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 					time.Sleep(time.Hour)
 					w.startHub()
 				case "earlier":
-					w.site("oslo", func(s *fleet.SiteSpec) { s.Maintenance.Until = metav1.NewTime(w.hub.Loop.Now().Truncate(time.Second)) })
+					w.site("oslo", func(s *fleet.SiteSpec) {
+						s.Maintenance.Until = metav1.NewTime(w.hub.Loop.Now().Truncate(time.Second))
+					})
 				default:
 					w.site("oslo", func(s *fleet.SiteSpec) { s.Maintenance = nil })
 				}
@@ -311,7 +319,8 @@ func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 					t.Errorf("%d nodes have NoExecute at the end of maintenance, want none: a rate of 0 fills no bucket", n)
 				}
 				first := 10 * time.Second
-				if end == "at its end, without a hub at that time" { // the hub first waits for the grace period and the minimum delay
+				if end == "at its end, without a hub at that time" {
+					// the hub first waits for the grace period and the minimum delay
 					first = 51 * time.Second
 				}
 				time.Sleep(first + 41*time.Second)
@@ -326,8 +335,10 @@ func TestFleetNothingIsEvictedDuringMaintenance(t *testing.T) {
 					}
 					return true
 				})
-				if at := w.look.sentences("evict ")[0].at - over; at < first+2*time.Minute || at > first+2*time.Minute+time.Second+detection {
-					t.Errorf("the first pod was evicted %s after the end of maintenance, want its toleration of 2 min after %s", at, first)
+				if at := w.look.sentences("evict ")[0].at - over; at < first+2*time.Minute ||
+					at > first+2*time.Minute+time.Second+detection {
+					t.Errorf("the first pod was evicted %s after the end of maintenance, want its toleration of 2 min after %s", at,
+						first)
 				}
 				w.rejoin(oslo...)
 			})

@@ -114,7 +114,8 @@ func TestALineOf20KilobitsCarriesBothDirections(t *testing.T) {
 			h := &heard{times: map[string]int{}}
 			l := linetest.Listen(t)
 			cfg := broker.Config{Handler: h, Log: log, DevListen: l}
-			device := link.Config{Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Source: slowDevice{h}, Sink: slowDevice{h}, Log: log}
+			device := link.Config{Node: "pi-1", Machine: "3f2a9c0d1e4b5a67", Boot: "b1", Source: slowDevice{h},
+				Sink: slowDevice{h}, Log: log}
 			over := linetest.New(t, l.Addr().String(), rate, rate)
 			device.Server = "mqtt://" + over.Addr
 			if secure {
@@ -159,7 +160,9 @@ func TestALineOf20KilobitsCarriesBothDirections(t *testing.T) {
 			h.status = large
 			h.mu.Unlock()
 			lk.StatusChanged()
-			desired, err := json.Marshal(wire.Desired{Generation: 7, Hub: "h1", Time: time.Now(), ConfigMaps: []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "n"}, Data: map[string]string{"c": noise(150 << 10)}}}})
+			desired, err := json.Marshal(wire.Desired{Generation: 7, Hub: "h1", Time: time.Now(),
+				ConfigMaps: []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "n"},
+					Data: map[string]string{"c": noise(150 << 10)}}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -171,7 +174,8 @@ func TestALineOf20KilobitsCarriesBothDirections(t *testing.T) {
 			await("the desired state", 3*time.Minute, func() bool { return h.of("desired") > 0 })
 			down := time.Since(began)
 			time.Sleep(12 * time.Second) // until a message that seems lost would be repeated
-			t.Logf("status after %s, desired state of %d bytes after %s, %d leases", up, len(desired), down, h.of("lease")-leases)
+			t.Logf("status after %s, desired state of %d bytes after %s, %d leases", up, len(desired), down,
+				h.of("lease")-leases)
 			if n := h.of("status with 100 images"); n != 1 {
 				t.Errorf("the status arrived %d times", n)
 			}

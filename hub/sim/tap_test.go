@@ -38,7 +38,8 @@ type tap func(p *packet) []time.Duration
 
 var untouched = []time.Duration{0}
 
-var packetNames = [16]string{1: "connect", 2: "connack", 3: "publish", 4: "puback", 8: "subscribe", 9: "suback", 10: "unsubscribe", 11: "unsuback", 12: "pingreq", 13: "pingresp", 14: "disconnect"}
+var packetNames = [16]string{1: "connect", 2: "connack", 3: "publish", 4: "puback", 8: "subscribe", 9: "suback",
+	10: "unsubscribe", 11: "unsuback", 12: "pingreq", 13: "pingresp", 14: "disconnect"}
 
 // tapped puts a tap on a device's connection to the hub, and returns the device's end.
 func tapped(hub net.Conn, device string, t tap) net.Conn {
@@ -154,7 +155,8 @@ func withClock(body []byte, now time.Time) []byte {
 		switch v := v.(type) {
 		case map[string]any:
 			for k, x := range v {
-				if s, ok := x.(string); ok && (k == "time" || strings.HasSuffix(k, "Time") || strings.HasSuffix(k, "At")) && s != "" {
+				if s, ok := x.(string); ok && (k == "time" || strings.HasSuffix(k, "Time") || strings.HasSuffix(k, "At")) &&
+					s != "" {
 					v[k] = at
 				} else {
 					walk(x)

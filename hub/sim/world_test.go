@@ -99,7 +99,8 @@ func simulateIn(t *testing.T, dir string, play func(t *testing.T, w *world)) {
 }
 
 func newWorld(t *testing.T, dir string) *world {
-	w := &world{t: t, dir: dir, cfg: config.Default(), born: time.Now(), links: map[string]linkState{}, lights: map[string]*light{}}
+	w := &world{t: t, dir: dir, cfg: config.Default(), born: time.Now(), links: map[string]linkState{},
+		lights: map[string]*light{}}
 	w.cfg.DataDir = filepath.Join(dir, "hub")
 	w.log = slog.New(&w.lines)
 	w.look = newInspector(w)
@@ -286,7 +287,8 @@ func template(app string, edits []func(*corev1.PodSpec)) corev1.PodTemplateSpec 
 func (w *world) deploy(app string, replicas int32, edits ...func(*corev1.PodSpec)) {
 	w.t.Helper()
 	w.put(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: app}, Spec: appsv1.DeploymentSpec{
-		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, Template: template(app, edits),
+		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
+		Template: template(app, edits),
 	}})
 }
 
@@ -323,7 +325,8 @@ func tolerating(d time.Duration) func(*corev1.PodSpec) {
 	return func(s *corev1.PodSpec) {
 		seconds := int64(d / time.Second)
 		for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
-			s.Tolerations = append(s.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds})
+			s.Tolerations = append(s.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists,
+				Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds})
 		}
 	}
 }

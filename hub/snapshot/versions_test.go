@@ -61,7 +61,8 @@ func TestObjectsOfOlderHubsAreReadCompletely(t *testing.T) {
 				t.Fatal(err)
 			}
 			key := state.Key{Kind: state.Kind(kind), Namespace: m.Namespace, Name: m.Name}
-			all = slices.DeleteFunc(all, func(k kept) bool { return k.key == key }) // a later line replaces an earlier one of the same object
+			// a later line replaces an earlier one of the same object
+			all = slices.DeleteFunc(all, func(k kept) bool { return k.key == key })
 			all = append(all, kept{key, object})
 			seen[key.Kind] = true
 		}

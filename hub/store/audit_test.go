@@ -33,7 +33,8 @@ func refused(name string) Audit {
 func export(t *testing.T, s *Store, since time.Time) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := s.EachAudit(t.Context(), since, func(a Audit) error { return json.NewEncoder(&b).Encode(a.Line()) }); err != nil {
+	if err := s.EachAudit(t.Context(), since,
+		func(a Audit) error { return json.NewEncoder(&b).Encode(a.Line()) }); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
@@ -54,10 +55,12 @@ func TestAChangedOrMissingRecordIsDetected(t *testing.T) {
 		{"the first record is missing", "DELETE FROM audit WHERE id = 1", "is the first of the chain"},
 		{"the newest record is missing", "DELETE FROM audit WHERE id = 11", "records at the end are missing"},
 		{"all records are missing", "DELETE FROM audit", "records at the end are missing"},
-		{"a record was made up", "INSERT INTO audit (id, at, who, via, source, verb, resource, namespace, name, code, message) " +
-			"VALUES (12, '2026-01-01T00:00:00.000Z', 'x', '', '', 'delete', 'nodes', '', 'n', 200, '')", "record 12 ("},
-		{"two records have changed places", "UPDATE audit SET id = CASE id WHEN 5 THEN -6 ELSE -5 END WHERE id IN (5, 6); UPDATE audit " +
-			"SET id = -id WHERE id < 0", "record 5 ("},
+		{"a record was made up",
+			"INSERT INTO audit (id, at, who, via, source, verb, resource, namespace, name, code, message) " +
+				"VALUES (12, '2026-01-01T00:00:00.000Z', 'x', '', '', 'delete', 'nodes', '', 'n', 200, '')", "record 12 ("},
+		{"two records have changed places",
+			"UPDATE audit SET id = CASE id WHEN 5 THEN -6 ELSE -5 END WHERE id IN (5, 6); UPDATE audit " +
+				"SET id = -id WHERE id < 0", "record 5 ("},
 		{"a hash was removed", "UPDATE audit SET hash = x'' WHERE id = 5", "record 5 ("},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -436,7 +439,8 @@ func TestEveryColumnIsInTheChain(t *testing.T) {
 			value = column + " || 'x'"
 		}
 		err := s.tx(t.Context(), func(ctx context.Context, c *conn) error {
-			_, err := c.ExecContext(ctx, "CREATE TEMP TABLE was AS SELECT * FROM audit; UPDATE audit SET "+column+" = "+value+" WHERE id = 3")
+			_, err := c.ExecContext(ctx,
+				"CREATE TEMP TABLE was AS SELECT * FROM audit; UPDATE audit SET "+column+" = "+value+" WHERE id = 3")
 			return err
 		})
 		if err != nil {
@@ -515,9 +519,10 @@ func TestAForgedRecordWithItsHashIsDetected(t *testing.T) {
 // The beginning of a pruned chain is stored, like its end.
 func TestBothEndsOfAPrunedChainAreVerified(t *testing.T) {
 	for what, tt := range map[string]struct{ sql, want string }{
-		"its first record is missing": {"DELETE FROM audit WHERE id = (SELECT min(id) FROM audit)", "missing at the beginning"},
-		"its last record is missing":  {"DELETE FROM audit WHERE id = (SELECT max(id) FROM audit)", "at the end are missing"},
-		"all records are missing":     {"DELETE FROM audit", "at the end are missing"},
+		"its first record is missing": {"DELETE FROM audit WHERE id = (SELECT min(id) FROM audit)",
+			"missing at the beginning"},
+		"its last record is missing": {"DELETE FROM audit WHERE id = (SELECT max(id) FROM audit)", "at the end are missing"},
+		"all records are missing":    {"DELETE FROM audit", "at the end are missing"},
 	} {
 		s := openIn(t, t.TempDir())
 		s.auditRows = 5
@@ -663,7 +668,8 @@ func TestTheAuditContinuesAfterADamagedEnd(t *testing.T) {
 						t.Errorf("record %s is missing in %s", name, names)
 					}
 				}
-				if reported := strings.Contains(names, "stored end of the audit was unusable"); reported != (note == metaAuditHead) {
+				if reported := strings.Contains(names,
+					"stored end of the audit was unusable"); reported != (note == metaAuditHead) {
 					t.Errorf("the damage is not reported in %s", names)
 				}
 				if note == metaAuditHead && r.Breaks != 0 {

@@ -239,7 +239,7 @@ func (s *Store) appendAudits(ctx context.Context, c *conn, rows []*queued, now t
 		return err
 	}
 	at := rows[len(rows)-1].At
-	if was := moment(before); !was.IsZero() && was.Before(at) { // one record with a wrong time must not remove other records
+	if was := moment(before); !was.IsZero() && was.Before(at) { // one wrong time must not remove other records
 		at = was
 	}
 	return s.pruneAudits(ctx, c, head, at)

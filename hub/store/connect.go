@@ -335,7 +335,7 @@ func (s *Store) session(ctx context.Context) (pid int32, err error) {
 		return 0, err
 	}
 	defer other.Close()
-	switch _, _, err := serverProcess(ctx, other, "BEGIN"); { // a transaction pooler gives this connection our server process
+	switch _, _, err := serverProcess(ctx, other, "BEGIN"); { // a transaction pooler returns our server process
 	case sqlState(err) == stateProtocol: // a statement pooler refuses BEGIN
 		return 0, errPooler(s.pg.where)
 	case err != nil:

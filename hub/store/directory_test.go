@@ -33,7 +33,8 @@ func TestTheDataDirectoryIsPrivate(t *testing.T) {
 			"belongs to user 4242",
 		},
 		{
-			"a directory that others can replace is refused", false, func(parent, _ string) error { return os.Chmod(parent, 0o777) },
+			"a directory that others can replace is refused", false,
+			func(parent, _ string) error { return os.Chmod(parent, 0o777) },
 			"other users may write",
 		},
 		{"a directory that another group can replace is refused", true, func(parent, _ string) error {
@@ -57,7 +58,8 @@ func TestTheDataDirectoryIsPrivate(t *testing.T) {
 			return errors.Join(os.Mkdir(filepath.Join(dir, "socket"), 0o700), os.Chmod(dir, 0o777|os.ModeSticky))
 		}, "not empty and not a hub's (socket)"},
 		{
-			"an empty directory for all users is not changed", false, func(_, dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) },
+			"an empty directory for all users is not changed", false,
+			func(_, dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) },
 			"shared by all users (1777)",
 		},
 		{"a directory with certificates, such as /etc, is not changed", false, func(_, dir string) error {

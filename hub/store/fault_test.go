@@ -226,7 +226,8 @@ func TestAnInterruptedCopyLeavesNoFiles(t *testing.T) {
 	}
 	must(t, os.Remove(fill))
 	before = there()
-	must(t, os.WriteFile(filepath.Join(dir, "hub.db.restore"), make([]byte, 1<<10), 0o600)) // left by an interrupted restore
+	// left by an interrupted restore
+	must(t, os.WriteFile(filepath.Join(dir, "hub.db.restore"), make([]byte, 1<<10), 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "hub.db.restore-wal"), nil, 0o600))
 	must(t, openIn(t, dir).Close())
 	if got := there(); got != before {

@@ -31,7 +31,8 @@ func TestAuditIsFoundByWordsAndPage(t *testing.T) {
 	}{
 		{"the newest records come first", AuditQuery{Limit: 3}, "pi-9 pi-8 pi-7"},
 		{
-			"a page continues before a record", AuditQuery{Before: 5, NotVerbs: []string{auditBegins}, Limit: 9}, "pi-2 pi-1 pi-0",
+			"a page continues before a record", AuditQuery{Before: 5, NotVerbs: []string{auditBegins}, Limit: 9},
+			"pi-2 pi-1 pi-0",
 		},
 		{"only refused requests", AuditQuery{Refused: true, Limit: 9}, "pi-9 pi-6 pi-3 pi-0"},
 		{"only certain ways of access", AuditQuery{Via: []string{"token", "command line"}, Limit: 9}, "pi-5"},

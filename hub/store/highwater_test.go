@@ -61,10 +61,16 @@ func TestAnOlderDatabaseIsReported(t *testing.T) {
 			must(t, errors.Join(os.Remove(wal(dir)), os.Remove(filepath.Join(dir, database))))
 		}, true},
 		{
-			"the high-water mark is missing", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, highWaterFile))) }, false,
+			"the high-water mark is missing", func(t *testing.T,
+				dir string) {
+				must(t, os.Remove(filepath.Join(dir, highWaterFile)))
+			}, false,
 		},
 		{
-			"the high-water mark is empty", func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, highWaterFile), 0)) },
+			"the high-water mark is empty", func(t *testing.T,
+				dir string) {
+				must(t, os.Truncate(filepath.Join(dir, highWaterFile), 0))
+			},
 			false,
 		},
 		{"the high-water mark is damaged", func(t *testing.T, dir string) {

@@ -598,7 +598,8 @@ func TestARemoteCommandCannotWriteToAFormerDatabase(t *testing.T) {
 	})
 	for refused, want := range map[error]string{during: "nothing was changed; run this again",
 		write(): "is no longer the hub's database"} {
-		if refused == nil || !strings.Contains(refused.Error(), want) { // the first write may have failed after waiting too long
+		if refused == nil || !strings.Contains(refused.Error(), want) {
+			// the first write may have failed after waiting too long
 			t.Errorf("a command that writes to the former database: %v", refused)
 		}
 	}
@@ -680,8 +681,9 @@ func TestAnOpenDatabaseIsNotReplaced(t *testing.T) {
 	must(t, err)
 	_, moved := Move(soon(), o, "postgres://nobody@127.0.0.1:1/none")
 	for what, err := range map[string]error{"a restore": Restore(soon(), o, file), "a move": moved} {
-		if err == nil || !strings.Contains(err.Error(), "another command has the database of "+dir+" open: nothing was changed; "+
-			"end it or wait for it, then run this again") {
+		if err == nil || !strings.Contains(err.Error(),
+			"another command has the database of "+dir+" open: nothing was changed; "+
+				"end it or wait for it, then run this again") {
 			t.Errorf("%s of an open database: %v", what, err)
 		}
 	}

@@ -111,7 +111,8 @@ func TestATransactionPoolerIsRefused(t *testing.T) {
 			}
 			// The hub's connection ends. The new connection gets the lock, although another server
 			// process runs it.
-			server.Do("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+postgrestest.Name(direct)+"'")
+			server.Do("postgres",
+				"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+postgrestest.Name(direct)+"'")
 			mustCommit(t, s, 21, pod("q", 21))
 			if n := len(names(t, s)); n != 21 {
 				t.Fatal(n)

@@ -255,7 +255,8 @@ func TestAnUnresolvedCommitWaitsForItsResult(t *testing.T) {
 				time.Sleep(200 * time.Millisecond)
 				begin := time.Now()
 				err := s.AddUser(t.Context(), User{Name: "anna", Role: "viewer", Created: begin})
-				if !errors.Is(err, ErrUnavailable) || time.Since(begin) > 20*time.Second { // 20 s is much less than the timeout of the unresolved commit
+				if !errors.Is(err, ErrUnavailable) || time.Since(begin) > 20*time.Second {
+					// 20 s is much less than the timeout of the unresolved commit
 					t.Fatal(time.Since(begin), err)
 				}
 				_ = s.Full()
@@ -276,7 +277,8 @@ func TestAnUnresolvedCommitWaitsForItsResult(t *testing.T) {
 			}
 			mustCommit(t, s, 3, pod("c", 3))
 			expect(t, names(t, s), "a", "b", "c")
-			if found, err := s.FindAudits(t.Context(), AuditQuery{Words: []string{"audit-once"}, Limit: 9}); err != nil || len(found) != 1 {
+			if found, err := s.FindAudits(t.Context(), AuditQuery{Words: []string{"audit-once"}, Limit: 9}); err != nil ||
+				len(found) != 1 {
 				t.Fatal(found, err)
 			}
 		})
@@ -288,7 +290,8 @@ func TestAnUnresolvedCommitWaitsForItsResult(t *testing.T) {
 		s := opened(t, o)
 		mustCommit(t, s, 1, pod("a", 1))
 		l.set(cutAndDown)
-		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("done", 2)}}); err == nil || !strings.Contains(err.Error(), "the store has not ended") {
+		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("done", 2)}}); err == nil ||
+			!strings.Contains(err.Error(), "the store has not ended") {
 			t.Fatal(err)
 		}
 		if err := s.Ended(t.Context()); err == nil {
@@ -316,7 +319,8 @@ func TestAnUnresolvedWriteIsReportedAndHappensOnce(t *testing.T) {
 		s := opened(t, o)
 		l.set(does)
 		anna := User{Name: "anna", Role: "viewer", Created: time.Now()}
-		if err := s.AddUser(t.Context(), anna); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "not yet known") {
+		if err := s.AddUser(t.Context(), anna); !errors.Is(err, ErrUnavailable) ||
+			!strings.Contains(err.Error(), "not yet known") {
 			t.Fatal(err)
 		}
 		l.isDown(false)
@@ -343,7 +347,8 @@ func TestKill9OfTheServerLosesNoAcknowledgedCommit(t *testing.T) {
 	// This server's default would lose the newest commits at each kill.
 	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on", "synchronous_commit=off", "wal_writer_delay=10s")
 	o := onPostgres(t, server)
-	o.timeouts = timeouts{response: 2 * time.Second, reconnect: 300 * time.Millisecond, resolve: time.Minute} // short, so that some writes fail
+	// short, so that some writes fail
+	o.timeouts = timeouts{response: 2 * time.Second, reconnect: 300 * time.Millisecond, resolve: time.Minute}
 	s := opened(t, o)
 	ctx, stop := context.WithCancel(t.Context())
 	var acked, failed []string
@@ -406,7 +411,8 @@ func TestKill9OfTheServerLosesNoAcknowledgedCommit(t *testing.T) {
 		t.Fatalf("%d objects are stored, and %d were acknowledged", len(got), len(acked))
 	}
 	users, err := s.Users(t.Context())
-	if err != nil || len(users) < len(people) || len(users) > len(people)+rounds { // a user whose transaction was unresolved may exist
+	if err != nil || len(users) < len(people) || len(users) > len(people)+rounds {
+		// a user whose transaction was unresolved may exist
 		t.Fatalf("%d users are stored, and %d were acknowledged: %v", len(users), len(people), err)
 	}
 	for _, name := range people {
@@ -425,7 +431,8 @@ func TestEndedConnectionsAreReopened(t *testing.T) {
 	var all sync.WaitGroup
 	all.Go(func() {
 		for range ends {
-			_, _ = server.Try("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+postgrestest.Name(o.Database)+"'")
+			_, _ = server.Try("postgres",
+				"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+postgrestest.Name(o.Database)+"'")
 		}
 	})
 	for rev := uint64(1); rev <= 300; rev++ {
@@ -462,7 +469,8 @@ func TestAnUnresolvedCommandIsNotRepeated(t *testing.T) {
 	defer cli.Close()
 	for _, does := range []fault{cutAfter, cutBefore} {
 		l.set(does)
-		if err := cli.SetMeta(t.Context(), "k", fmt.Sprint(does)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "check whether") {
+		if err := cli.SetMeta(t.Context(), "k", fmt.Sprint(does)); !errors.Is(err, ErrUnavailable) ||
+			!strings.Contains(err.Error(), "check whether") {
 			t.Fatal(err)
 		}
 	}
@@ -533,9 +541,11 @@ func TestAnOlderDatabaseIsNotWritten(t *testing.T) {
 	server.Do("older", "UPDATE leader SET token = token + 1") // the start below updates the token too
 	s = opened(t, o)
 	mustCommit(t, s, 7, pod("b", 7))
-	server.Do("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+name+"'; ALTER DATABASE "+name+" RENAME TO newer")
+	server.Do("postgres",
+		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+name+"'; ALTER DATABASE "+name+" RENAME TO newer")
 	server.Do("postgres", "ALTER DATABASE older RENAME TO "+name)
-	if err := s.Commit(t.Context(), Commit{Rev: 8, Rows: []Row{pod("c", 8)}}); err == nil || !strings.Contains(err.Error(), "older than it was") {
+	if err := s.Commit(t.Context(), Commit{Rev: 8, Rows: []Row{pod("c", 8)}}); err == nil ||
+		!strings.Contains(err.Error(), "older than it was") {
 		t.Fatal(err)
 	}
 	if s.Ended(t.Context()) == nil {
@@ -585,7 +595,8 @@ func TestUnusableServersAreRefused(t *testing.T) {
 		"somebody else's": {func(o *Options) {
 			server.Do(postgrestest.Name(o.Database), "CREATE TABLE users (x int); CREATE TABLE orders (x int)")
 		}, []string{"2 tables in schema public that are not a hub's", "search_path"}, nil},
-		"without a schema": {func(o *Options) { server.Do(postgrestest.Name(o.Database), "DROP SCHEMA public") }, []string{"CREATE SCHEMA"}, nil},
+		"without a schema": {func(o *Options) { server.Do(postgrestest.Name(o.Database), "DROP SCHEMA public") },
+			[]string{"CREATE SCHEMA"}, nil},
 		"a role without CREATE": {func(o *Options) {
 			server.Do("postgres", "CREATE ROLE weak LOGIN")
 			o.Database = strings.Replace(o.Database, "flotilla@", "weak@", 1)
@@ -594,11 +605,15 @@ func TestUnusableServersAreRefused(t *testing.T) {
 			server.Do("postgres", "CREATE ROLE busy LOGIN CONNECTION LIMIT 0")
 			o.Database = strings.Replace(o.Database, "flotilla@", "busy@", 1)
 		}, []string{"is out of connections"}, ErrUnavailable},
-		"not there":              {func(o *Options) { o.Database = server.URL("nowhere") }, []string{"nowhere", "does not exist", "createdb"}, ErrUnavailable},
-		"no server":              {func(o *Options) { o.Database = "postgres://flotilla:geheim@127.0.0.1:1/hub" }, []string{"cannot be reached", "postgres://flotilla@127.0.0.1:1/hub"}, ErrUnavailable},
-		"no address":             {func(o *Options) { o.Database = "mysql://x" }, []string{"postgres://USER@HOST"}, nil},
-		"an invalid address":     {func(o *Options) { o.Database = "postgres://a:geheim@h:port/x" }, []string{"postgres://USER@HOST"}, nil},
-		"a missing address file": {func(o *Options) { o.Database = "/nowhere/url" }, []string{"/nowhere/url", "first line"}, nil},
+		"not there": {func(o *Options) { o.Database = server.URL("nowhere") },
+			[]string{"nowhere", "does not exist", "createdb"}, ErrUnavailable},
+		"no server": {func(o *Options) { o.Database = "postgres://flotilla:geheim@127.0.0.1:1/hub" },
+			[]string{"cannot be reached", "postgres://flotilla@127.0.0.1:1/hub"}, ErrUnavailable},
+		"no address": {func(o *Options) { o.Database = "mysql://x" }, []string{"postgres://USER@HOST"}, nil},
+		"an invalid address": {func(o *Options) { o.Database = "postgres://a:geheim@h:port/x" },
+			[]string{"postgres://USER@HOST"}, nil},
+		"a missing address file": {func(o *Options) { o.Database = "/nowhere/url" }, []string{"/nowhere/url", "first line"},
+			nil},
 		"a database of a newer program": {func(o *Options) {
 			_ = opened(t, *o).Close()
 			server.Do(postgrestest.Name(o.Database), "UPDATE meta SET value = '99' WHERE key = 'schema'")
@@ -653,10 +668,12 @@ func TestCommitsAreDurableDespiteTheServersDefaults(t *testing.T) {
 	var log bytes.Buffer
 	o := onPostgres(t, server)
 	o.Log = logTo(&log)
-	server.Do("postgres", "ALTER ROLE flotilla SET synchronous_commit = off; ALTER ROLE flotilla SET statement_timeout = '500ms'; ALTER ROLE flotilla SET default_transaction_isolation = 'serializable'; ALTER ROLE flotilla SET idle_session_timeout = '300ms'; ALTER ROLE flotilla SET lock_timeout = '1ms'")
+	server.Do("postgres",
+		"ALTER ROLE flotilla SET synchronous_commit = off; ALTER ROLE flotilla SET statement_timeout = '500ms'; ALTER ROLE flotilla SET default_transaction_isolation = 'serializable'; ALTER ROLE flotilla SET idle_session_timeout = '300ms'; ALTER ROLE flotilla SET lock_timeout = '1ms'")
 	s := opened(t, o)
 	mustCommit(t, s, 1, pod("a", 1))
-	for set, want := range map[string]string{"synchronous_commit": "on", "statement_timeout": "0", "transaction_isolation": "read committed", "idle_session_timeout": "0", "lock_timeout": "0"} {
+	for set, want := range map[string]string{"synchronous_commit": "on", "statement_timeout": "0",
+		"transaction_isolation": "read committed", "idle_session_timeout": "0", "lock_timeout": "0"} {
 		for who, q := range map[string]querier{"writer": s.conn, "reader": s.read} {
 			var is string
 			if err := q.QueryRowContext(t.Context(), "SHOW "+set).Scan(&is); err != nil || is != want {
@@ -668,7 +685,8 @@ func TestCommitsAreDurableDespiteTheServersDefaults(t *testing.T) {
 		t.Error("fsync=off is not logged:", log.String())
 	}
 	var is string
-	if _, err := s.conn.ExecContext(t.Context(), "SET synchronous_commit = off"); err != nil { // as if a client had changed the connection
+	if _, err := s.conn.ExecContext(t.Context(), "SET synchronous_commit = off"); err != nil {
+		// as if a client had changed the connection
 		t.Fatal(err)
 	}
 	if err := s.tx(t.Context(), func(ctx context.Context, c *conn) error {
@@ -678,7 +696,8 @@ func TestCommitsAreDurableDespiteTheServersDefaults(t *testing.T) {
 	}
 	server.Do("postgres", "ALTER ROLE flotilla SET synchronous_commit = remote_apply")
 	s = reopened(t, s, o)
-	if err := s.conn.QueryRowContext(t.Context(), "SHOW synchronous_commit").Scan(&is); err != nil || is != "remote_apply" {
+	if err := s.conn.QueryRowContext(t.Context(), "SHOW synchronous_commit").Scan(&is); err != nil ||
+		is != "remote_apply" {
 		t.Error("remote_apply was reduced to on", is, err)
 	}
 }
@@ -701,7 +720,8 @@ func TestADamagedAddressFileIsNotIgnored(t *testing.T) {
 		}
 		for _, said := range []string{"", SQLite} {
 			o.Database = said
-			for what, open := range map[string]func(context.Context, Options) (*Store, error){"hub": Open, "command": OpenShared} {
+			for what, open := range map[string]func(context.Context,
+				Options) (*Store, error){"hub": Open, "command": OpenShared} {
 				s, err := open(t.Context(), o)
 				if err == nil || !strings.Contains(err.Error(), "is damaged") {
 					t.Errorf("%q, --database %q: a %s ignores the file: %v", text, said, what, err)
@@ -749,7 +769,8 @@ func TestAHubWithAFleetRefusesAnotherHubsDatabase(t *testing.T) {
 			}
 		}
 	}
-	if err := Restore(t.Context(), o, filepath.Join(dir, database)); err == nil || !strings.Contains(err.Error(), "it belongs to another hub") {
+	if err := Restore(t.Context(), o, filepath.Join(dir, database)); err == nil ||
+		!strings.Contains(err.Error(), "it belongs to another hub") {
 		t.Error("a restore:", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, placeFile)); err == nil {
@@ -761,7 +782,8 @@ func TestAHubWithAFleetRefusesAnotherHubsDatabase(t *testing.T) {
 	own = openIn(t, dir)
 	expect(t, names(t, own), "ours")
 	must(t, own.Close())
-	must(t, os.Rename(filepath.Join(dir, database), filepath.Join(t.TempDir(), "away"))) // the user gives up the hub's own fleet
+	// the user gives up the hub's own fleet
+	must(t, os.Rename(filepath.Join(dir, database), filepath.Join(t.TempDir(), "away")))
 	must(t, copyFile(filepath.Join(other.Dir, secretsKey), filepath.Join(dir, secretsKey)))
 	s = opened(t, o)
 	expect(t, names(t, s), "theirs")
@@ -960,7 +982,8 @@ func TestAReadOnlyServerIsRetried(t *testing.T) {
 	}
 	readOnly("on")
 	for range 2 {
-		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "refuses writes") {
+		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("b", 2)}}); !errors.Is(err, ErrUnavailable) ||
+			!strings.Contains(err.Error(), "refuses writes") {
 			t.Fatal(err)
 		}
 	}
@@ -1038,7 +1061,8 @@ func TestAFullDiskOfTheServerRefusesOnlyNewObjects(t *testing.T) {
 		t.Fatal("nothing can be deleted:", err)
 	}
 	rev++
-	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(9000, rev+1), big(9001, rev+1)}}); !errors.Is(err, ErrFull) {
+	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(9000, rev+1), big(9001, rev+1)}}); !errors.Is(err,
+		ErrFull) {
 		t.Fatal("PostgreSQL has given the space back by itself: the manual says that it does not", err)
 	}
 	if s.Room(t.Context()) || !s.Full() {
@@ -1067,7 +1091,8 @@ func pair(t *testing.T) (first, second *postgrestest.Server, o Options) {
 	first = postgrestest.Start(t)
 	o = onPostgres(t, first)
 	second = first.Standby()
-	o.Database = strings.Replace(o.Database, fmt.Sprintf("127.0.0.1:%d", first.Port), fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d", second.Port, first.Port), 1)
+	o.Database = strings.Replace(o.Database, fmt.Sprintf("127.0.0.1:%d", first.Port),
+		fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d", second.Port, first.Port), 1)
 	o.timeouts = timeouts{response: 2 * time.Second, reconnect: 300 * time.Millisecond, resolve: time.Minute}
 	return first, second, o
 }
@@ -1132,7 +1157,8 @@ func TestAStandbyServerThatLacksCommitsIsDetected(t *testing.T) {
 	s = reopened(t, s, o)
 	expect(t, names(t, s), "a")
 	r, err := s.Recovered(t.Context())
-	if rev, _ := s.Revision(t.Context()); err != nil || r == nil || rev < 2+revisionJump || !strings.Contains(r.Cause, "standby") || strings.Contains(r.Cause, "wal") {
+	if rev, _ := s.Revision(t.Context()); err != nil || r == nil || rev < 2+revisionJump ||
+		!strings.Contains(r.Cause, "standby") || strings.Contains(r.Cause, "wal") {
 		t.Fatalf("devices would receive an older state than they have: %+v %v %d", r, err, rev)
 	}
 }

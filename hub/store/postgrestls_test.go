@@ -121,7 +121,8 @@ host    all flotilla  127.0.0.1/32   trust
 		"verify-full, server without TLS": {
 			url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?%s", plain.Port, full), says: "TLS",
 		},
-		"a certificate": {url: fmt.Sprintf("postgres://certified@localhost:%d/%%s?%s&sslcert=%s&sslkey=%s", server.Port, full, in("certified.crt"), in("certified.key"))},
+		"a certificate": {url: fmt.Sprintf("postgres://certified@localhost:%d/%%s?%s&sslcert=%s&sslkey=%s", server.Port, full,
+			in("certified.crt"), in("certified.key"))},
 		"no certificate": {url: fmt.Sprintf("postgres://certified@localhost:%d/%%s?%s", server.Port,
 			full), says: "refuses this user"},
 		"another's certificate": {url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s&sslcert=%s&sslkey=%s",

@@ -253,7 +253,10 @@ func TestARestoreWithoutFormerRightsIsReported(t *testing.T) {
 				t.Errorf("the join tokens are %+v, %v", all, err)
 			}
 			messages := ""
-			if err := s.EachAudit(ctx, time.Time{}, func(a Audit) error { messages += a.Message + "\n"; return nil }); err != nil ||
+			if err := s.EachAudit(ctx, time.Time{}, func(a Audit) error {
+				messages += a.Message + "\n"
+				return nil
+			}); err != nil ||
 				!strings.Contains(messages, checkRights) {
 				t.Errorf("the audit says %q, %v", messages, err)
 			}

@@ -464,7 +464,8 @@ func TestAStandbyFollowsWritesOutsideTheChangeLog(t *testing.T) {
 			}
 			write(t, m, backup)
 			var old int
-			must(t, reading.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM pods) + (SELECT count(*) FROM sites)").Scan(&old))
+			must(t, reading.QueryRowContext(t.Context(),
+				"SELECT (SELECT count(*) FROM pods) + (SELECT count(*) FROM sites)").Scan(&old))
 			if old != 3 {
 				t.Errorf("a reader with an older snapshot finds %d objects of 3", old)
 			}
@@ -493,7 +494,8 @@ func TestALostHeartbeatLosesNothing(t *testing.T) {
 	a.audits.put(did("pi-1"))
 	must(t, a.Beat(t.Context()))
 	if after := must1(t)(a.found(t.Context())); after.writes != before.writes+1 || readHighWater(m.o.Dir) != after {
-		t.Errorf("a heartbeat with an audit record changes %+v to %+v, and the high-water mark is %+v", before, after, readHighWater(m.o.Dir))
+		t.Errorf("a heartbeat with an audit record changes %+v to %+v, and the high-water mark is %+v", before, after,
+			readHighWater(m.o.Dir))
 	}
 	m.row(b)
 	if saw := readHighWater(m.dir["b"]); saw.writes != before.writes+1 {

@@ -200,7 +200,7 @@ func (s *Store) tx(ctx context.Context, fn func(ctx context.Context, c *conn) er
 	defer s.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	err := s.txLocked(ctx, fn)
-	if errors.Is(err, ErrFull) && s.lock != nil && s.giveUpBallast() { // users and tokens are few, so they may use the ballast
+	if errors.Is(err, ErrFull) && s.lock != nil && s.giveUpBallast() { // users and tokens may use it
 		s.full.Store(true)
 		err = s.txLocked(ctx, fn)
 	}

@@ -410,7 +410,8 @@ func TestReadingAheadKeepsTheLock(t *testing.T) {
 	s.readAhead.Wait()
 	f, err := os.Open(filepath.Join(dir, database))
 	must(t, err)
-	t.Cleanup(func() { _ = f.Close() })                                   // at the end of the test, because closing the file drops the lock
+	// at the end of the test, because closing the file drops the lock
+	t.Cleanup(func() { _ = f.Close() })
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0x40000002, Len: 510} // SQLite's SHARED_FIRST and SHARED_SIZE
 	must(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock))
 	if lock.Type != unix.F_RDLCK {

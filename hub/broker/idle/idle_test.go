@@ -92,9 +92,11 @@ func TestAnIdleConnectionWakesItsWaiterOnce(t *testing.T) {
 		do   func(c *Conn, other net.Conn)
 		want string
 	}{
-		"something comes":                     {later, func(_ *Conn, other net.Conn) { _, _ = other.Write([]byte("hello")) }, "hello"},
-		"the other end closes":                {later, func(_ *Conn, other net.Conn) { other.Close() }, "EOF"},
-		"the other end resets the connection": {later, func(_ *Conn, other net.Conn) { _ = other.(*net.TCPConn).SetLinger(0); other.Close() }, "reset"},
+		"something comes": {later, func(_ *Conn, other net.Conn) { _, _ = other.Write([]byte("hello")) },
+			"hello"},
+		"the other end closes": {later, func(_ *Conn, other net.Conn) { other.Close() }, "EOF"},
+		"the other end resets the connection": {later,
+			func(_ *Conn, other net.Conn) { _ = other.(*net.TCPConn).SetLinger(0); other.Close() }, "reset"},
 		"this end closes":                     {later, func(c *Conn, _ net.Conn) { c.Close() }, "closed"},
 		"no data arrives before the deadline": {time.Now(), func(*Conn, net.Conn) {}, "expired"},
 		"data has arrived before":             {later, func(*Conn, net.Conn) {}, ""},

@@ -8,11 +8,13 @@ import (
 )
 
 func TestTheRulesAllowADeviceOnlyItsOwnTopics(t *testing.T) {
-	o := Options{Addresses: []string{"a.example:8883", "b.example:8884"}, Path: "/etc/broker", Prefix: "our/fleet", Nodes: []string{"pi-1.room"}, Secret: "s3cret"}
+	o := Options{Addresses: []string{"a.example:8883", "b.example:8884"}, Path: "/etc/broker", Prefix: "our/fleet",
+		Nodes: []string{"pi-1.room"}, Secret: "s3cret"}
 	for kind, want := range map[string][]string{
-		"mosquitto": {"pattern write our/fleet/nodes/%u/lease\n", "pattern read our/fleet/nodes/%u/request/+\n", "topic read our/fleet/nodes/+/status\n", "listener 8884\n"},
-		"nats":      {`"our.fleet.nodes.pi-1//room.lease"`, `"our.fleet.nodes.pi-1//room.request.*"`, `"our.fleet.nodes.*.reply.*"`, `"nats://flotilla:s3cret@b.example:6222"`, "CN=pi-1.room,O=flotilla:devices"},
-		"emqx":      {`bind = "0.0.0.0:8883"`, `bind = "0.0.0.0:8884"`, `"our/fleet/nodes/${username}/lease"`, `{eq, "our/fleet/nodes/${username}/request/+"}`, "{deny, all}."},
+		"mosquitto": {"pattern write our/fleet/nodes/%u/lease\n", "pattern read our/fleet/nodes/%u/request/+\n",
+			"topic read our/fleet/nodes/+/status\n", "listener 8884\n"},
+		"nats": {`"our.fleet.nodes.pi-1//room.lease"`, `"our.fleet.nodes.pi-1//room.request.*"`, `"our.fleet.nodes.*.reply.*"`, `"nats://flotilla:s3cret@b.example:6222"`, "CN=pi-1.room,O=flotilla:devices"},
+		"emqx": {`bind = "0.0.0.0:8883"`, `bind = "0.0.0.0:8884"`, `"our/fleet/nodes/${username}/lease"`, `{eq, "our/fleet/nodes/${username}/request/+"}`, "{deny, all}."},
 	} {
 		files, err := Files(kind, o)
 		if err != nil {
@@ -48,7 +50,8 @@ func TestTheRulesAllowADeviceOnlyItsOwnTopics(t *testing.T) {
 // An IPv6 address with a port is written in brackets, and a broker with an IPv6 address listens on
 // it.
 func TestAnIPv6AddressIsWrittenInBrackets(t *testing.T) {
-	o := Options{Addresses: []string{"[fd00::1]:8883", "[fd00::2]:8883", "10.0.0.3:8883"}, Path: "/etc/broker", Prefix: wire.DefaultPrefix, Secret: "s3cret"}
+	o := Options{Addresses: []string{"[fd00::1]:8883", "[fd00::2]:8883", "10.0.0.3:8883"}, Path: "/etc/broker",
+		Prefix: wire.DefaultPrefix, Secret: "s3cret"}
 	for kind, want := range map[string][]string{
 		"mosquitto": {"--broker mqtts://[fd00::1]:8883,mqtts://[fd00::2]:8883,mqtts://10.0.0.3:8883`"},
 		"nats":      {"--broker mqtts://[fd00::1]:8883,mqtts://[fd00::2]:8883,mqtts://10.0.0.3:8883`", `"nats://flotilla:s3cret@[fd00::2]:6222"`, `"nats://flotilla:s3cret@10.0.0.3:6222"`, `"[::]:8883"`, `"[::]:6222"`, `"0.0.0.0:6222"`},
