@@ -9,6 +9,6 @@ import (
 
 var update = flag.Bool("update", false, "write the licenses")
 
-func TestTheLicensesAreThoseOfTheModulesThatAreLinked(t *testing.T) {
+func TestTheLicensesMatchTheLinkedModules(t *testing.T) {
 	noticestest.Check(t, "flotilla-device", "licenses.gz", *update)
 }

@@ -9,6 +9,6 @@ import (
 
 var updateLicenses = flag.Bool("update", false, "write licenses.gz")
 
-func TestTheLicensesAreThoseOfTheModulesThatAreLinked(t *testing.T) {
+func TestTheLicensesMatchTheLinkedModules(t *testing.T) {
 	noticestest.Check(t, "flotilla-hub", "licenses.gz", *updateLicenses, "../web/static/vendor/xterm")
 }

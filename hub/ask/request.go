@@ -196,11 +196,11 @@ func (q *request) next(ctx context.Context, most time.Duration) (wire.Reply, err
 
 // await waits for an unread chunk.
 func (q *request) await(ctx context.Context, most time.Duration) error {
-	var late <-chan time.Time
+	var timeout <-chan time.Time
 	if most > 0 {
 		timer := time.NewTimer(most)
 		defer timer.Stop()
-		late = timer.C
+		timeout = timer.C
 	}
 	for {
 		q.mu.Lock()
@@ -219,7 +219,7 @@ func (q *request) await(ctx context.Context, most time.Duration) error {
 		select {
 		case <-q.news:
 		case <-q.done:
-		case <-late:
+		case <-timeout:
 			return q.wrap(fmt.Errorf("no response for %s: %w", most, ErrLost))
 		case <-ctx.Done():
 			return ctx.Err()

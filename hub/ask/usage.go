@@ -43,8 +43,8 @@ type measurement struct {
 // to measure. Calls within 15 s share one result, which must not be modified. Its Time is the
 // hub's. Concurrent calls for many nodes are fine. ErrOffline is returned at once.
 func (c *Client) Usage(ctx context.Context, node string) (wire.Usage, error) {
-	m, mine := c.usages.begin(node, time.Now())
-	if mine {
+	m, mustMeasure := c.usages.begin(node, time.Now())
+	if mustMeasure {
 		go func() {
 			defer close(m.done)
 			defer panics.CatchThen("usage", func(err error) {
@@ -137,7 +137,7 @@ func (u *usages) entry(node string, now time.Time) *nodeUsage {
 }
 
 // begin returns a valid measurement, or a new one with mine set: then the caller measures.
-func (u *usages) begin(node string, now time.Time) (m *measurement, mine bool) {
+func (u *usages) begin(node string, now time.Time) (m *measurement, mustMeasure bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	g := u.entry(node, now)

@@ -42,8 +42,8 @@ func TestPrometheusFilesAreWritten(t *testing.T) {
 		t.Fatalf("mode of the key: %v, %v", before, err)
 	}
 	// The user has added jobs; running the command again only renews the certificate.
-	mine := filepath.Join(dir, monitoring.ScrapeFile)
-	if err := os.WriteFile(mine, []byte("mine"), 0o644); err != nil {
+	scrape := filepath.Join(dir, monitoring.ScrapeFile)
+	if err := os.WriteFile(scrape, []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	write("second")

@@ -169,7 +169,7 @@ func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 			_ = g.refuse(refusing)
 		}()
 	}
-	var busy, told time.Time
+	var busy, logged time.Time
 	for {
 		s, err := store.StandBy(ctx, m.storeOptions())
 		switch {
@@ -184,9 +184,9 @@ func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 			}
 		case !errors.Is(err, store.ErrUnavailable):
 			return nil, err
-		case told.IsZero() || time.Since(told) > time.Minute:
+		case logged.IsZero() || time.Since(logged) > time.Minute:
 			m.log.Warn("cannot open the database; trying again", "err", err)
-			told = time.Now()
+			logged = time.Now()
 		}
 		select {
 		case <-ctx.Done():
@@ -295,11 +295,11 @@ func (m *Member) announce(ctx context.Context) error {
 
 // follow keeps the copy of the fleet up to date.
 func (m *Member) follow(ctx context.Context, f *follower) error {
-	var told time.Time
+	var logged time.Time
 	for {
-		if err := f.follow(ctx); err != nil && ctx.Err() == nil && time.Since(told) > time.Minute {
+		if err := f.follow(ctx); err != nil && ctx.Err() == nil && time.Since(logged) > time.Minute {
 			m.log.Warn("cannot follow the leader", "err", err)
-			told = time.Now()
+			logged = time.Now()
 		}
 		select {
 		case <-ctx.Done():
@@ -312,7 +312,7 @@ func (m *Member) follow(ctx context.Context, f *follower) error {
 // awaitLead takes the lead when it is this hub's turn. It returns nil if ctx has ended.
 func (m *Member) awaitLead(ctx context.Context, s *store.Standby, f *follower) (*Lead, error) {
 	var b leader.View
-	var told leader.Row
+	var logged leader.Row
 	for ctx.Err() == nil {
 		short, cancel := context.WithTimeout(ctx, leader.Beat)
 		row, err := s.Row(short)
@@ -320,10 +320,10 @@ func (m *Member) awaitLead(ctx context.Context, s *store.Standby, f *follower) (
 		if err == nil {
 			b = b.Saw(row, m.clock())
 		}
-		if err == nil && (row.Token != told.Token || row.Left != told.Left) {
+		if err == nil && (row.Token != logged.Token || row.Left != logged.Left) {
 			m.log.Info("this hub is a "+
 				"standby", "leader", row.Holder, "address", row.Address, "token", row.Token, "left", row.Left)
-			told = row
+			logged = row
 		}
 		if b.LeaderActive() && row.Address == m.address() {
 			return nil, fmt.Errorf("leader %s has the address %s, which is also this hub's: give "+

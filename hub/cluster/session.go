@@ -49,11 +49,11 @@ func WatchSessions(guard *access.Guard, next http.Handler) http.Handler {
 			if !errors.Is(context.Cause(ctx), access.ErrEnded) {
 				return
 			}
-			late := time.NewTimer(closeGrace)
-			defer late.Stop()
+			timeout := time.NewTimer(closeGrace)
+			defer timeout.Stop()
 			select {
 			case <-served:
-			case <-late.C: // the client does not read, or keeps the connection open
+			case <-timeout.C: // the client does not read, or keeps the connection open
 				listen.Cut(ctx)
 			}
 		})()

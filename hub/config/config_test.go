@@ -47,7 +47,7 @@ func TestDefaultsAreKubernetes(t *testing.T) {
 	}
 }
 
-func TestFlagsWinOverEnvironmentOverFileOverDefaults(t *testing.T) {
+func TestFlagsOverrideEnvironmentFileAndDefaults(t *testing.T) {
 	f := file(t, "lease-interval: 5s\nnode-monitor-grace-period: 50s\nnode-eviction-rate: 0.5\nregister-node: false\n")
 	c, _, err := load(t, []string{"--config", f, "--lease-interval=7s", "--register-node"},
 		[]string{"FLOTILLA_LEASE_INTERVAL=6s", "FLOTILLA_NODE_MONITOR_GRACE_PERIOD=55s", "PATH=/bin"})
@@ -174,7 +174,7 @@ func TestMistakesAreReportedWithACorrection(t *testing.T) {
 	}
 }
 
-func TestGoodValuesAreAccepted(t *testing.T) {
+func TestValidValuesAreAccepted(t *testing.T) {
 	for name, args := range map[string][]string{
 		"loopback as a name and as an address": {"--mqtt-dev-listen=localhost:1883"},
 		"IPv6 loopback":                        {"--mqtt-dev-listen=[::1]:1883"},

@@ -466,13 +466,13 @@ var reading = []string{"auth", "describe", "events", "exec", "get", "logs", "top
 
 func (p *player) play(r row) {
 	p.t.Helper()
-	for late := time.Now().Add(2 * patience); ; time.Sleep(200 * time.Millisecond) {
-		wrong := p.once(r)
-		if wrong == "" {
+	for deadline := time.Now().Add(2 * patience); ; time.Sleep(200 * time.Millisecond) {
+		mistake := p.once(r)
+		if mistake == "" {
 			return
 		}
-		if !slices.Contains(reading, r.args[0]) || time.Now().After(late) {
-			p.t.Fatalf("kubectl %s %s", strings.Join(r.args, " "), wrong)
+		if !slices.Contains(reading, r.args[0]) || time.Now().After(deadline) {
+			p.t.Fatalf("kubectl %s %s", strings.Join(r.args, " "), mistake)
 		}
 	}
 }
@@ -488,7 +488,7 @@ func (p *player) once(r row) string {
 	over := make(chan error, 1)
 	go func() { over <- cmd.Wait() }()
 	defer func() { _ = cmd.Process.Kill() }()
-	late := time.After(2 * patience)
+	deadline := time.After(2 * patience)
 	for n, ended := 0, false; !ended; n++ {
 		if r.during != "" {
 			if out, err := p.command(words(strings.ReplaceAll(r.during, "N", fmt.Sprint(n)))...).CombinedOutput(); err != nil {
@@ -507,7 +507,7 @@ func (p *player) once(r row) string {
 			}
 			ended = true
 		case <-time.After(50 * time.Millisecond):
-		case <-late:
+		case <-deadline:
 			return fmt.Sprintf("still runs, or its output is missing:\n%s", printed)
 		}
 	}

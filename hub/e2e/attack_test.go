@@ -100,11 +100,11 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		}
 	})
 	t.Run("a user or an observer with a node's name is not that node", func(t *testing.T) {
-		mine := filepath.Join(t.TempDir(), "mine")
-		output(t, program(t, "hub", here), "mqtt-observer", "--data-dir", h.dir, "--name", victim.id.Node, "--out", mine)
+		dir := filepath.Join(t.TempDir(), "mine")
+		output(t, program(t, "hub", here), "mqtt-observer", "--data-dir", h.dir, "--name", victim.id.Node, "--out", dir)
 		received, published := len(look.receivedOf("nodes/"+victim.id.Node+"/desired")), 0
 		for who, conf := range map[string]*tls.Config{
-			"observer": pair(t, mine),
+			"observer": pair(t, dir),
 			"user":     h.clientCertificate(victim.id.Node, "viewer"),
 			"the hub":  h.clientCertificate("flotilla:hub", "viewer"),
 		} {
@@ -223,7 +223,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 	done()
 	t.Run("a replaced device is refused, with the reason over HTTPS", func(t *testing.T) {
 		old.stop()
-		kept := old.id
+		oldID := old.id
 		newer := h.testDevice(old.id.Node).run()
 		await(t, "the new device", patience, func() error {
 			if newer.StoredGeneration() == 0 {
@@ -232,7 +232,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			return h.ready(old.id.Node, corev1.ConditionTrue)
 		})
 		newer.stop() // the old device is refused even if the new one is not connected
-		imposter := &testDevice{t: t, id: kept}
+		imposter := &testDevice{t: t, id: oldID}
 		imposter.run()
 		await(t, "the refusal", patience, func() error {
 			if !strings.Contains(h.output.String(), "another device has joined as this node") {
@@ -247,7 +247,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			return nil
 		})
 		imposter.stop()
-		_, err := join.Renew(t.Context(), kept, join.Options{})
+		_, err := join.Renew(t.Context(), oldID, join.Options{})
 		var d *join.Dismissal
 		if !errors.As(err, &d) {
 			t.Errorf("renewal by the replaced device: %v", err)

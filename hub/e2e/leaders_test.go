@@ -68,18 +68,18 @@ func leads(h *hub) bool {
 }
 
 // leader waits until one of the running hubs is the leader.
-func (p *twoHubs) leader(except *hub) (leader, other *hub) {
+func (p *twoHubs) leader(except *hub) (leader, standby *hub) {
 	p.t.Helper()
 	await(p.t, "a hub leads", patience, func() error {
 		for i, h := range p.hubs {
 			if h != except && leads(h) {
-				leader, other = h, p.hubs[1-i]
+				leader, standby = h, p.hubs[1-i]
 				return nil
 			}
 		}
 		return errors.New("none")
 	})
-	return leader, other
+	return leader, standby
 }
 
 // again starts a stopped hub, and waits until it is on standby.
@@ -158,13 +158,13 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	beat := p.writeUntil(ctx, &g, n)
 	var took []time.Duration
 	for range rounds() {
-		was, other := p.leader(nil)
-		await(t, "the other hub is on standby", patience, func() error { _, err := other.get("/readyz"); return err })
+		former, standby := p.leader(nil)
+		await(t, "the other hub is on standby", patience, func() error { _, err := standby.get("/readyz"); return err })
 		time.Sleep(time.Second)
 		beat.take()
-		was.kill()
-		next, _ := p.leader(was)
-		if next != other {
+		former.kill()
+		next, _ := p.leader(former)
+		if next != standby {
 			t.Fatal("the other hub leads after the kill")
 		}
 		await(t, "a write is acknowledged again", patience, func() error {
@@ -176,7 +176,7 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 			return nil
 		})
 		took = append(took, beat.take())
-		p.again(was)
+		p.again(former)
 	}
 	slices.Sort(took)
 	if usual := took[len(took)*9/10]; alone() && usual > 10*time.Second {
@@ -185,48 +185,48 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 
 	// A frozen leader: the other hub takes over, and the frozen hub writes nothing after it
 	// continues.
-	was, other := p.leader(nil)
-	still := 25 * time.Second
+	former, standby := p.leader(nil)
+	pause := 25 * time.Second
 	if alone() {
-		still = time.Minute
+		pause = time.Minute
 	}
-	if err := was.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := former.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	frozen := time.Now()
-	if next, _ := p.leader(was); next != other {
+	if next, _ := p.leader(former); next != standby {
 		t.Fatal("the other hub leads after the freeze")
 	}
 	overtaken := time.Since(frozen)
-	time.Sleep(still - overtaken)
-	if err := was.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+	time.Sleep(pause - overtaken)
+	if err := former.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the frozen hub exits after it continues", patience, func() error {
-		if !was.ended() {
+		if !former.ended() {
 			return errors.New("the hub runs")
 		}
 		return nil
 	})
-	if printed := was.output.String(); !strings.Contains(printed, "this hub no longer leads") {
+	if printed := former.output.String(); !strings.Contains(printed, "this hub no longer leads") {
 		t.Errorf("the frozen hub must exit with the reason: %s", tail(printed, 5))
 	}
-	if !leads(other) {
+	if !leads(standby) {
 		t.Error("the frozen hub must not take the lead back")
 	}
-	p.again(was)
+	p.again(former)
 
 	// A leader that stops normally: the other hub takes over at once.
 	var gaps []time.Duration
 	for range 3 {
-		was, _ = p.leader(nil)
+		former, _ = p.leader(nil)
 		time.Sleep(2 * time.Second)
 		beat.take()
-		was.stop()
-		p.leader(was)
+		former.stop()
+		p.leader(former)
 		time.Sleep(2 * time.Second)
 		gaps = append(gaps, beat.take())
-		p.again(was)
+		p.again(former)
 	}
 	slices.Sort(gaps)
 	rolling := gaps[1]

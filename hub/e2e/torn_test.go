@@ -77,26 +77,26 @@ func TestTornFilesOfTheHub(t *testing.T) {
 	h.backedUp(2 * time.Minute)
 	h.kubectl("create", "configmap", "after", "--from-literal=count=2")
 	h.kill() // a killed hub leaves a log that is not checkpointed, as a power cut does
-	kept := filepath.Join(t.TempDir(), "kept")
+	original := filepath.Join(t.TempDir(), "kept")
 	if err := os.Remove(filepath.Join(h.dir, "hub.sock")); err != nil { // a socket cannot be copied
 		t.Fatal(err)
 	}
-	if err := os.CopyFS(kept, os.DirFS(h.dir)); err != nil {
+	if err := os.CopyFS(original, os.DirFS(h.dir)); err != nil {
 		t.Fatal(err)
 	}
-	if err := private(kept); err != nil {
+	if err := private(original); err != nil {
 		t.Fatal(err)
 	}
 	outcomes := map[string]int{}
 	tried := 0
-	for _, file := range files(t, kept) {
+	for _, file := range files(t, original) {
 		if strings.HasSuffix(file, "-shm") { // every start creates this file
 			continue
 		}
 		for _, tear := range tears {
 			what := fmt.Sprintf("%s %s", file, tear.name)
 			tried++
-			if err := errors.Join(os.RemoveAll(h.dir), os.CopyFS(h.dir, os.DirFS(kept)), private(h.dir),
+			if err := errors.Join(os.RemoveAll(h.dir), os.CopyFS(h.dir, os.DirFS(original)), private(h.dir),
 				tear.do(filepath.Join(h.dir, file))); err != nil {
 				t.Fatal(err)
 			}

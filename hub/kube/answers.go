@@ -85,8 +85,8 @@ func errUnread(user string) error {
 func (a *answers) share(user, key string, make func() ([]byte, error)) (body []byte, release func(), err error) {
 	a.mu.Lock()
 	e := a.made[key]
-	mine := e == nil || time.Since(e.at) > shareFor
-	if mine {
+	mustMake := e == nil || time.Since(e.at) > shareFor
+	if mustMake {
 		if a.by[user] > userUnread {
 			a.mu.Unlock()
 			return nil, nil, errUnread(user)
@@ -97,7 +97,7 @@ func (a *answers) share(user, key string, make func() ([]byte, error)) (body []b
 	}
 	e.refs++
 	a.mu.Unlock()
-	if mine {
+	if mustMake {
 		a.encode(e, make)
 	} else {
 		<-e.done
@@ -163,11 +163,11 @@ func (e *shared) counts() int {
 func (a *answers) encode(e *shared, make func() ([]byte, error)) {
 	defer close(e.done)
 	defer panics.CatchThen("list", func(err error) { e.err = err })
-	late := time.NewTimer(encoderWait)
-	defer late.Stop()
+	timeout := time.NewTimer(encoderWait)
+	defer timeout.Stop()
 	select {
 	case a.encoding <- struct{}{}:
-	case <-late.C:
+	case <-timeout.C:
 		e.err = apierrors.NewTooManyRequests("too many list requests at once", 2)
 		return
 	}

@@ -33,7 +33,7 @@ func TestPatternsThatCostTooMuchAreRefused(t *testing.T) {
 	}
 }
 
-func TestLookingForAPatternTakesAFifthOfAProcessor(t *testing.T) {
+func TestPatternMatchingUsesAFifthOfAProcessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		pause(t.Context(), time.Second)
@@ -184,7 +184,7 @@ func TestUnreadListsShareAnEncoding(t *testing.T) {
 	})
 }
 
-func TestOneAnswerAloneMayBeLarge(t *testing.T) {
+func TestASingleAnswerMayExceedTheLimit(t *testing.T) {
 	a := newAnswers()
 	release, err := a.hold("anna", 2*maxUnread)
 	if err != nil {

@@ -112,8 +112,8 @@ func TestPatchesAreReadWithTheSizeOfTheirObject(t *testing.T) {
 	}
 }
 
-// An error about a patch is short, however long its paths are.
-func TestErrorsQuoteNoLongPath(t *testing.T) {
+// An error about a patch is short even if the patch's paths are long.
+func TestErrorsDoNotQuoteLongPaths(t *testing.T) {
 	body := `[{"op":"add","path":"` + strings.Repeat("/a", 1_000_000) + `","value":1}]`
 	w := request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: body}.do(newServer(seeded()))
 	if w.Code != http.StatusUnprocessableEntity || w.Body.Len() > 8<<10 {

@@ -60,7 +60,7 @@ type speaker struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	lines chan string
-	said  []string
+	printed []string
 }
 
 // speak starts the program of client-go against a server.
@@ -81,7 +81,7 @@ func speak(t *testing.T, kubeconfig string, env []string, args ...string) *speak
 		_ = s.cmd.Process.Kill()
 		_ = s.cmd.Wait() // it was killed
 		if t.Failed() {
-			t.Logf("clientgo %s printed\n%s\n%s", strings.Join(args, " "), strings.Join(s.said, "\n"), wrong.String())
+			t.Logf("clientgo %s printed\n%s\n%s", strings.Join(args, " "), strings.Join(s.printed, "\n"), wrong.String())
 		}
 	})
 	go func() {
@@ -96,9 +96,9 @@ func speak(t *testing.T, kubeconfig string, env []string, args ...string) *speak
 // await waits until each of the lines was printed, in any order.
 func (s *speaker) await(want ...string) {
 	s.t.Helper()
-	late := time.After(2 * time.Minute)
+	timeout := time.After(2 * time.Minute)
 	for {
-		want = slices.DeleteFunc(want, func(line string) bool { return slices.Contains(s.said, line) })
+		want = slices.DeleteFunc(want, func(line string) bool { return slices.Contains(s.printed, line) })
 		if len(want) == 0 {
 			return
 		}
@@ -107,8 +107,8 @@ func (s *speaker) await(want ...string) {
 			if !ok {
 				s.t.Fatalf("the program ended without %q", want)
 			}
-			s.said = append(s.said, line)
-		case <-late:
+			s.printed = append(s.printed, line)
+		case <-timeout:
 			s.t.Fatalf("the program does not print %q", want)
 		}
 	}

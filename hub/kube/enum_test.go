@@ -112,7 +112,7 @@ func TestEnumsOfTheDocumentsAreAccepted(t *testing.T) {
 		}
 	}
 	read(t, s, "/openapi/v2", resource.MediaJSON, &doc)
-	ask := func(manifest, value string) (code int, said string) {
+	ask := func(manifest, value string) (code int, answer string) {
 		path, text, _ := strings.Cut(manifest, "\n")
 		w := request{method: "POST", path: path + "?dryRun=All", contentType: resource.MediaYAML,
 			body: strings.ReplaceAll(text, "VALUE", fmt.Sprintf("%q", value))}.do(s)
@@ -120,11 +120,11 @@ func TestEnumsOfTheDocumentsAreAccepted(t *testing.T) {
 	}
 	// refused returns the hub's refusal of a value itself. It ignores refusals for other reasons.
 	refused := func(manifest, value string) string {
-		code, said := ask(manifest, value)
+		code, answer := ask(manifest, value)
 		for _, words := range []string{"nsupported ", "not supported", fmt.Sprintf(`nvalid value: \"%s\"`,
 			value), "not a valid"} {
-			if strings.Contains(said, words) && code != http.StatusCreated {
-				return said
+			if strings.Contains(answer, words) && code != http.StatusCreated {
+				return answer
 			}
 		}
 		return ""
@@ -153,16 +153,16 @@ func TestEnumsOfTheDocumentsAreAccepted(t *testing.T) {
 				if why := refused(manifest, v); why != "" {
 					t.Errorf("%s: the documents list %q, but the hub answers %s", id, v, why)
 				}
-				if said := "`" + fmt.Sprintf("%q", v) + "`"; strings.Contains(p.Description, "Possible enum values") &&
-					!strings.Contains(p.Description, said) {
+				if quoted := "`" + fmt.Sprintf("%q", v) + "`"; strings.Contains(p.Description, "Possible enum values") &&
+					!strings.Contains(p.Description, quoted) {
 					t.Errorf("%s: %q is missing in the description", id, v)
 				}
 			}
 			for _, v := range []string{"Block", "Gt", "Immediate", "Lt", "NoValueAtAll", "ReadOnlyMany", "ReadWriteMany",
 				"Recreate", "Recycle", "TLS", "VolumeAttributesClass"} {
 				if manifest != "" && !slices.Contains(values, v) {
-					if code, said := ask(manifest, v); code == http.StatusCreated || code == http.StatusBadRequest {
-						t.Errorf("%s: %q is not in the documents, but is answered %d %s", id, v, code, said)
+					if code, answer := ask(manifest, v); code == http.StatusCreated || code == http.StatusBadRequest {
+						t.Errorf("%s: %q is not in the documents, but is answered %d %s", id, v, code, answer)
 					}
 				}
 				if !slices.Contains(values, v) && strings.Contains(p.Description, "`\""+v+"\"` ") {

@@ -110,13 +110,13 @@ func (k *streamer) lines(t *testing.T) {
 func (k *streamer) terminal(t *testing.T) {
 	s := kubectltest.StartTerminal(t, k.program, k.config, "exec", "-it", "kiosk-1", "--", "sh")
 	s.Say("until stty size | grep -x '24 80'; do sleep .1; done; echo $((20+22))\r")
-	if said := s.Await("42\r\n"); !strings.Contains(said, "24 80\r\n") {
-		t.Errorf("the terminal's size is missing in %q", said)
+	if printed := s.Await("42\r\n"); !strings.Contains(printed, "24 80\r\n") {
+		t.Errorf("the terminal's size is missing in %q", printed)
 	}
 	s.Resize(132, 50)
 	s.Say("until stty size | grep -x '50 132'; do sleep .1; done; echo $((6*7))\r")
-	if said := s.Await("42\r\n"); !strings.Contains(said, "50 132\r\n") {
-		t.Errorf("the new size is missing in %q", said)
+	if printed := s.Await("42\r\n"); !strings.Contains(printed, "50 132\r\n") {
+		t.Errorf("the new size is missing in %q", printed)
 	}
 	s.Say("cat\r")
 	s.Say("it runs\r")

@@ -102,13 +102,13 @@ func logQueryOf(v url.Values) (q logQuery, errs field.ErrorList) {
 		}
 		return t
 	}
-	asked := false
+	hasService := false
 	for _, name := range v["query"] {
-		if asked = true; !slices.Contains(agentNames, strings.TrimSuffix(name, ".service")) {
+		if hasService = true; !slices.Contains(agentNames, strings.TrimSuffix(name, ".service")) {
 			errs = append(errs, field.NotSupported(at("query"), name, agentNames))
 		}
 	}
-	if !asked {
+	if !hasService {
 		errs = append(errs, field.Required(at("query"),
 			"name a service: "+strings.Join(agentNames, " or ")+", which have the same log"))
 	}
@@ -170,15 +170,15 @@ type lineFilter struct {
 func (s *lineFilter) Write(b []byte) (int, error) {
 	var through []byte
 	for from := b; len(from) > 0; {
-		n, whole := bytes.IndexByte(from, '\n')+1, true
+		n, complete := bytes.IndexByte(from, '\n')+1, true
 		if n == 0 {
-			n, whole = len(from), false
+			n, complete = len(from), false
 		}
 		if room := maxLogLine - len(s.rest); n > room {
-			n, whole = room, true
+			n, complete = room, true
 		}
 		s.rest, from = append(s.rest, from[:n]...), from[n:]
-		if whole {
+		if complete {
 			began := time.Now()
 			through = append(through, s.line()...)
 			if s.busy += time.Since(began); s.busy > 10*time.Millisecond {

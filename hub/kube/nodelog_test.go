@@ -119,15 +119,15 @@ func TestNodeLogQuery(t *testing.T) {
 		{"a device that is not connected", "pi-2", kubelet, 503, "ServiceUnavailable: the device of node pi-2 is not connected to the hub: it was last seen at"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			code, said := nodeLogged(t, s, "viewer", tt.node, tt.query)
-			if code != tt.code || code == 200 && said != tt.want || !strings.Contains(said, tt.want) {
-				t.Errorf("%d %q, want %d %q", code, said, tt.code, tt.want)
+			code, answer := nodeLogged(t, s, "viewer", tt.node, tt.query)
+			if code != tt.code || code == 200 && answer != tt.want || !strings.Contains(answer, tt.want) {
+				t.Errorf("%d %q, want %d %q", code, answer, tt.code, tt.want)
 			}
 		})
 	}
-	if _, said := nodeLogged(t, s, "viewer", "pi-1", "query=x&boot=1&tailLines=x"); !strings.Contains(said, "query") ||
-		!strings.Contains(said, "boot") || !strings.Contains(said, "tailLines") {
-		t.Errorf("the error must name every mistake: %s", said)
+	if _, answer := nodeLogged(t, s, "viewer", "pi-1", "query=x&boot=1&tailLines=x"); !strings.Contains(answer, "query") ||
+		!strings.Contains(answer, "boot") || !strings.Contains(answer, "tailLines") {
+		t.Errorf("the error must name every mistake: %s", answer)
 	}
 }
 
@@ -190,10 +190,10 @@ func TestAnswersOfDevicesToLogQueries(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f.nodeLogs = func(_ string, _ corev1.PodLogOptions, w io.Writer) error { return tt.log(w) }
-			code, said := nodeLogged(t, s, "viewer", "pi-2", "query=kubelet"+tt.query)
-			if code != tt.code || !strings.Contains(said, tt.want) || len(tt.want) < 5 && code == 200 &&
-				len(said) > 0 && tt.want == "" {
-				t.Errorf("%d %.200q, want %d %q", code, said, tt.code, tt.want)
+			code, answer := nodeLogged(t, s, "viewer", "pi-2", "query=kubelet"+tt.query)
+			if code != tt.code || !strings.Contains(answer, tt.want) || len(tt.want) < 5 && code == 200 &&
+				len(answer) > 0 && tt.want == "" {
+				t.Errorf("%d %.200q, want %d %q", code, answer, tt.code, tt.want)
 			}
 		})
 	}

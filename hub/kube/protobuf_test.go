@@ -29,7 +29,7 @@ const kubernetesWatchList = "sendInitialEvents=true&resourceVersionMatch=NotOlde
 
 // Older clients ask for tables and metadata of meta.k8s.io/v1beta1, which differ from v1 only in
 // the version.
-func TestTheOlderFormsDifferInTheirVersionAlone(t *testing.T) {
+func TestTheOlderFormsDifferOnlyInTheirVersion(t *testing.T) {
 	const newer, older = `"apiVersion":"meta.k8s.io/v1"`, `"apiVersion":"meta.k8s.io/v1beta1"`
 	accept := func(as, version string) string {
 		return "application/json;as=" + as + ";v=" + version + ";g=meta.k8s.io"
@@ -148,16 +148,16 @@ func (w *watching) take() io.ReadCloser {
 func TestAWatchInProtobuf(t *testing.T) {
 	expect := func(t *testing.T, got []protoEvent, want ...string) {
 		t.Helper()
-		var said []string
+		var names []string
 		for _, e := range got {
 			m, err := meta.Accessor(e.Object)
 			if err != nil {
 				t.Fatal(err)
 			}
-			said = append(said, strings.TrimSpace(fmt.Sprintf("%s %T %s", e.verb, e.Object, m.GetName())))
+			names = append(names, strings.TrimSpace(fmt.Sprintf("%s %T %s", e.verb, e.Object, m.GetName())))
 		}
-		if !slices.Equal(said, want) {
-			t.Errorf("got %q, want %q", said, want)
+		if !slices.Equal(names, want) {
+			t.Errorf("got %q, want %q", names, want)
 		}
 	}
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {

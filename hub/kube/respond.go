@@ -98,12 +98,12 @@ const (
 
 // warn adds warnings, which clients print.
 func (c *call) warn(lines ...string) {
-	h, said := c.w.Header(), 0
+	h, size := c.w.Header(), 0
 	for _, line := range h["Warning"] {
-		said += len(line)
+		size += len(line)
 	}
 	for i, line := range lines {
-		if said > maxWarnings {
+		if size > maxWarnings {
 			return
 		}
 		line = strings.Map(func(r rune) rune {
@@ -112,7 +112,7 @@ func (c *call) warn(lines ...string) {
 			}
 			return r
 		}, line[:min(len(line), maxWarning)])
-		if said += len(line); said > maxWarnings {
+		if size += len(line); size > maxWarnings {
 			line = fmt.Sprintf("%d more warnings are omitted", len(lines)-i)
 		}
 		h.Add("Warning", `299 - `+quoted(strings.ToValidUTF8(line, "")))

@@ -35,7 +35,7 @@ func TestReviewsOfOthers(t *testing.T) {
 		name, role, path, spec string
 		code                   int
 		allowed                bool
-		said                   string
+		want                   string
 	}{
 		{"a viewer may list", "", global, `"user":"ola",` + list, 201, true, "role viewer allows it"},
 		{"a viewer may not delete", "", global, `"user":"ola",` + drop, 201, false, "role viewer does not allow it"},
@@ -59,7 +59,7 @@ func TestReviewsOfOthers(t *testing.T) {
 				body: `{"spec":{` + c.spec + `}}`}.do(s)
 			var r authzv1.SubjectAccessReview
 			_ = json.Unmarshal(w.Body.Bytes(), &r)
-			if w.Code != c.code || r.Status.Allowed != c.allowed || !strings.Contains(w.Body.String(), c.said) {
+			if w.Code != c.code || r.Status.Allowed != c.allowed || !strings.Contains(w.Body.String(), c.want) {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
 		})

@@ -15,7 +15,7 @@ import (
 
 // Each sign of life of a device confirms what it has reported: the heartbeat times show that, and
 // the node keeps its revision.
-func TestHeartbeatsOfANodeAreItsSignsOfLife(t *testing.T) {
+func TestHeartbeatsOfANodeAreItsLeases(t *testing.T) {
 	f := seeded()
 	n := fakeNode("pi-3", "oslo")
 	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: fleet.ConditionFlapping,

@@ -9,12 +9,12 @@ import (
 func TestOnlyAnAdministratorLowersPodSecurity(t *testing.T) {
 	const all = "/api/v1/namespaces"
 	level := func(name string, labels ...string) string {
-		var said []string
+		var pairs []string
 		for i := 0; i < len(labels); i += 2 {
-			said = append(said, fmt.Sprintf(`"pod-security.kubernetes.io/%s":%s`, labels[i], labels[i+1]))
+			pairs = append(pairs, fmt.Sprintf(`"pod-security.kubernetes.io/%s":%s`, labels[i], labels[i+1]))
 		}
 		return `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"` + name + `","labels":{` +
-			strings.Join(said, ",") + `}}}`
+			strings.Join(pairs, ",") + `}}}`
 	}
 	for _, tt := range []struct {
 		name                     string

@@ -238,15 +238,15 @@ func TestAPageOfAnotherSiteRunsNoCommand(t *testing.T) {
 
 func TestOneUserCannotTakeAllSessions(t *testing.T) {
 	s := streaming()
-	mine := 0
+	sessions := 0
 	for range maxSessions {
 		if _, err := (&call{Server: s, user: access.User{Name: "vera"}}).enter(); err == nil {
-			mine++
+			sessions++
 		}
 	}
 	leave, err := (&call{Server: s, user: access.User{Name: "ola"}}).enter()
-	if mine != userSessions || err != nil {
-		t.Fatalf("one user has %d sessions; another user's session: %v", mine, err)
+	if sessions != userSessions || err != nil {
+		t.Fatalf("one user has %d sessions; another user's session: %v", sessions, err)
 	}
 	leave()
 }

@@ -19,7 +19,7 @@ const (
 
 // k9s and Headlamp send these requests, and kubectl does not. Their WebSockets and informers have
 // their own tests.
-func TestTracesOfPrograms(t *testing.T) {
+func TestRequestsOfK9sAndHeadlamp(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		request

@@ -254,7 +254,7 @@ func TestWatchSendsBookmarksEachMinute(t *testing.T) {
 	})
 }
 
-func TestWatchListEndsTheBeginningWithABookmark(t *testing.T) {
+func TestABookmarkEndsTheInitialEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		w := openWatch(t, s, "/api/v1/nodes?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", resource.MediaJSON)
 		defer w.cancel()
@@ -267,7 +267,7 @@ func TestWatchListEndsTheBeginningWithABookmark(t *testing.T) {
 	})
 }
 
-func TestWatchListOfATableEndsTheBeginningInARow(t *testing.T) {
+func TestARowOfATableEndsTheInitialEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		w := openWatch(t, s, "/api/v1/nodes?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&fieldSelector=metadata.name%3Dpi-1", aTab)
 		defer w.cancel()
@@ -278,7 +278,7 @@ func TestWatchListOfATableEndsTheBeginningInARow(t *testing.T) {
 	})
 }
 
-func TestWatchFromBeforeTheHistoryExpires(t *testing.T) {
+func TestAWatchOlderThanTheHistoryExpires(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		f.keep = 2
 		for range 5 {
@@ -311,7 +311,7 @@ func TestWatchEndsAtItsTimeout(t *testing.T) {
 	})
 }
 
-func TestASlowWatchBlocksNoOther(t *testing.T) {
+func TestASlowWatchDoesNotBlockOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		f.keep = 10
 		slow := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
@@ -350,7 +350,7 @@ func TestWatchOfLeasesSendsRenewals(t *testing.T) {
 }
 
 // A client that does not read is disconnected.
-func TestAStalledClientIsCutOff(t *testing.T) {
+func TestAStalledClientIsDisconnected(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		ended := make(chan struct{})
 		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -33,12 +33,12 @@ func (c *call) upgrades() (bool, error) {
 	certificate := c.r.TLS != nil && len(c.r.TLS.PeerCertificates) > 0
 	cookie := !token && !certificate && c.r.Header.Get("Cookie") != ""
 	u, err := url.Parse(origin)
-	ours := err == nil && u.Host == c.r.Host && (u.Scheme == "https" || c.r.TLS == nil)
+	ownPage := err == nil && u.Host == c.r.Host && (u.Scheme == "https" || c.r.TLS == nil)
 	switch {
-	case cookie && !ours:
+	case cookie && !ownPage:
 		return false, apierrors.NewForbidden(c.res.GroupResource(), c.name, fmt.Errorf(
 			"a page of %q may not open a WebSocket here with a session's cookie: use an API token", origin))
-	case token || origin == "" || ours || err == nil && isLocal(u):
+	case token || origin == "" || ownPage || err == nil && isLocal(u):
 		return true, nil
 	}
 	return false, apierrors.NewForbidden(c.res.GroupResource(), c.name, fmt.Errorf(

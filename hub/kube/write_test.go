@@ -168,7 +168,7 @@ func TestAPodsFinalizerAndItsDevice(t *testing.T) {
 	send(t, s, "GET", ns+"/pods/kiosk-1", "", "", 404, nil)
 }
 
-func TestPagesOfAListWhileThingsChange(t *testing.T) {
+func TestPagesOfAListDuringChanges(t *testing.T) {
 	f := newFake()
 	for i := range 7 {
 		f.put(fakeNode(fmt.Sprintf("pi-%d", i), "oslo"))

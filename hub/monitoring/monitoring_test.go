@@ -28,13 +28,13 @@ func promtool(t *testing.T, args ...string) {
 	}
 }
 
-func TestTheAlertsAreRules(t *testing.T) { promtool(t, "check", "rules", "alerts.yml") }
+func TestTheAlertsAreValidRules(t *testing.T) { promtool(t, "check", "rules", "alerts.yml") }
 
 func TestAlertsPassPromtool(t *testing.T) {
 	promtool(t, "test", "rules", "testdata/stories.yml")
 }
 
-func TestTheScrapeConfigurationIsPrometheus(t *testing.T) {
+func TestTheScrapeConfigurationIsValid(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{ScrapeFile: Scrape, AlertsFile: string(Alerts), CAFile: "",
 		CertFile: "", KeyFile: ""} {

@@ -213,13 +213,13 @@ func begin(ctx context.Context, own *os.File, name string, args ...string) (*chi
 func (c *child) wait() { <-c.over }
 
 func output(ctx context.Context, name string, args ...string) (string, error) {
-	var said, wrong bytes.Buffer
+	var printed, wrong bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = &said, &wrong
+	cmd.Stdout, cmd.Stderr = &printed, &wrong
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("%s %s: %w\n%s", name, args[0], err, wrong.String())
 	}
-	return said.String(), nil
+	return printed.String(), nil
 }
 
 // An api is a client of the hub's Kubernetes-compatible API with an administrator's certificate.

@@ -66,7 +66,7 @@ func softHub(t *testing.T, answer http.HandlerFunc) *harness.Hub {
 	return a
 }
 
-func TestAnAttackThatSucceedsIsToldOf(t *testing.T) {
+func TestASuccessfulAttackIsReported(t *testing.T) {
 	yes := func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		if r.URL.Path == "/login" {

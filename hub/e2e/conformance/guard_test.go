@@ -63,7 +63,7 @@ func TestAKilledRunLeavesNoProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	group, lines := 0, bufio.NewScanner(out)
-	for said := 0; said < 3 && lines.Scan(); said++ {
+	for n := 0; n < 3 && lines.Scan(); n++ {
 		if text, ok := strings.CutPrefix(lines.Text(), "group "); ok {
 			group, _ = strconv.Atoi(text)
 		}
@@ -107,11 +107,11 @@ func TestChildrenOfAGuardedCommandAreKilled(t *testing.T) {
 	}
 }
 
-func TestARunRemovesTheFilesOfAKilledOne(t *testing.T) {
+func TestARunRemovesTheFilesOfAKilledRun(t *testing.T) {
 	in := t.TempDir()
-	said := filepath.Join(in, "said")
+	file := filepath.Join(in, "said")
 	device := filepath.Join(in, "device")
-	if err := os.WriteFile(device, []byte("#!/bin/sh\necho \"$@\" >> "+said+"\n"), 0o700); err != nil {
+	if err := os.WriteFile(device, []byte("#!/bin/sh\necho \"$@\" >> "+file+"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"dead", "alive", "foreign"} {
@@ -139,7 +139,7 @@ func TestARunRemovesTheFilesOfAKilledOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	dead := filepath.Join(in, workPrefix+"dead")
-	got, _ := os.ReadFile(said)
+	got, _ := os.ReadFile(file)
 	if want := "reset --yes --state-dir " + filepath.Join(dead, "engine", "conformance-7-1") +
 		" --engine /run/some.sock\n"; string(got) != want {
 		t.Errorf("the device program is called with %q, want %q", got, want)

@@ -124,9 +124,9 @@ func load(ctx context.Context, client *http.Client, archive io.Reader) error {
 
 // debian returns a static program of a Debian package, cached in a directory.
 func debian(ctx context.Context, pkg, program, dir, work string) (string, error) {
-	kept := filepath.Join(dir, program)
-	if _, err := os.Stat(kept); err == nil {
-		return kept, nil
+	cached := filepath.Join(dir, program)
+	if _, err := os.Stat(cached); err == nil {
+		return cached, nil
 	}
 	fetch := exec.CommandContext(ctx, "apt-get", "download", "-q", pkg)
 	fetch.Dir = work
@@ -143,7 +143,7 @@ func debian(ctx context.Context, pkg, program, dir, work string) (string, error)
 	}
 	for _, name := range []string{"bin/" + program, "usr/bin/" + program} { // paths before and after Debian merged /usr
 		if b, err := os.ReadFile(filepath.Join(unpacked, name)); err == nil {
-			return kept, os.WriteFile(kept, b, 0o755)
+			return cached, os.WriteFile(cached, b, 0o755)
 		}
 	}
 	return "", fmt.Errorf("%s has no %s", filepath.Base(found[0]), program)

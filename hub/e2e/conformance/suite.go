@@ -146,11 +146,11 @@ func (s suite) tool(ctx context.Context, env []string, args ...string) ([]byte, 
 
 // output runs a command. The error includes the command's output.
 func output(cmd *exec.Cmd) ([]byte, error) {
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // the command ends if this process is killed
 	if err := cmd.Run(); err != nil {
-		text := strings.TrimSpace(said.String() + out.String())
+		text := strings.TrimSpace(errs.String() + out.String())
 		return nil, fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, text[max(0, len(text)-1000):])
 	}
 	return out.Bytes(), nil

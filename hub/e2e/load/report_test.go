@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestAMeasurementIsWrittenIntoItsPageOrNowhere(t *testing.T) {
+func TestOnlyASuccessfulMeasurementChangesThePage(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.md")
 	const before = "# Page\n\n<!-- fleet: begin -->\nold\n<!-- fleet: end -->\n\nrest <!-- broker: begin -->\n"
 	if err := os.WriteFile(page, []byte(before), 0o600); err != nil {

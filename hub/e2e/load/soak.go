@@ -122,13 +122,13 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 		return err
 	}
 
-	busy, rest := context.WithCancel(ctx)
+	active, stop := context.WithCancel(ctx)
 	var over sync.WaitGroup
 	for _, churn := range []func(context.Context){s.churnPods, s.churnGuests, s.readPages, s.churnWatches} {
-		over.Go(func() { churn(busy) })
+		over.Go(func() { churn(active) })
 	}
-	defer func() { rest(); over.Wait() }()
-	harness.Pause(busy, soakWarm)
+	defer func() { stop(); over.Wait() }()
+	harness.Pause(active, soakWarm)
 	began, last, samples := time.Now(), time.Time{}, [][]int64{}
 	for ; time.Since(began) < during && ctx.Err() == nil; harness.Pause(ctx, soakSample) {
 		text, err := a.Get(ctx, "/metrics")
@@ -143,7 +143,7 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 			fmt.Printf("%8s  %v  %s\n", time.Since(began).Round(time.Second), samples[len(samples)-1], s.did())
 		}
 	}
-	rest()
+	stop()
 	over.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()

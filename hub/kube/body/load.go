@@ -63,12 +63,12 @@ func (r *budget) take(ctx context.Context, user string, size int64) (release fun
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	size = min(size, r.each) // a larger request needs its user's whole share
-	mine := r.of(user)
-	if mine.Acquire(ctx, size) == nil {
+	share := r.of(user)
+	if share.Acquire(ctx, size) == nil {
 		if r.all.Acquire(ctx, size) == nil {
-			return func() { r.all.Release(size); mine.Release(size) }, nil
+			return func() { r.all.Release(size); share.Release(size) }, nil
 		}
-		mine.Release(size)
+		share.Release(size)
 	}
 	return nil, apierrors.NewTooManyRequests(
 		"the hub has too little free memory for this request: send fewer large requests at once, and try again", 1)

@@ -67,10 +67,10 @@ func TestErrorsOfUnknownFieldsKeepTheirText(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
 	b := inYAML(t, "apiVersion: apps/v1\nkind: Deployment\nspec:\n  replica: 3\n")
 	_, _, err := b.Decode(kind)
-	said, causes := Describe(b, kind, err)
-	if !strings.Contains(said, `unknown field "spec.replica"`) || len(causes) != 1 || causes[0].Field != "spec.replica" ||
+	message, causes := Describe(b, kind, err)
+	if !strings.Contains(message, `unknown field "spec.replica"`) || len(causes) != 1 || causes[0].Field != "spec.replica" ||
 		causes[0].Message != "unknown field; did you mean replicas? (line 4)" {
-		t.Errorf("%s, %v", said, causes)
+		t.Errorf("%s, %v", message, causes)
 	}
 }
 

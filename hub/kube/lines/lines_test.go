@@ -27,7 +27,7 @@ items:
     name: two
 `
 
-func TestAFieldsLine(t *testing.T) {
+func TestLineOfAField(t *testing.T) {
 	all := Objects([]byte(two))
 	if len(all) != 3 {
 		t.Fatalf("%d objects", len(all))

@@ -30,7 +30,7 @@ func (h hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // If a command does not read its input, the hub does not read the connection, not even its end.
 // Pings notice that the client has gone.
-func TestAClientThatVanishesWhileItsInputWaits(t *testing.T) {
+func TestPingsDetectAClientThatHasGone(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T, c net.Conn) (write func([]byte) error){
 		"WebSocket": func(t *testing.T, c net.Conn) func([]byte) error {
 			d := websocket.Dialer{

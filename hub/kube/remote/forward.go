@@ -89,7 +89,7 @@ type forwarding struct {
 type pair struct {
 	port        int32
 	data, fault *flowStream
-	late        *time.Timer
+	timeout     *time.Timer
 }
 
 // accept accepts one stream of a pair, and starts the connection when the pair is complete.
@@ -111,7 +111,7 @@ func (f *forwarding) accept(s flowStream) {
 		return
 	case p == nil:
 		p = &pair{port: int32(port)}
-		p.late = time.AfterFunc(openTimeout, func() { f.drop(id, p) })
+		p.timeout = time.AfterFunc(openTimeout, func() { f.drop(id, p) })
 		f.pairs[id] = p
 	}
 	if kind == corev1.StreamTypeData {
@@ -119,7 +119,7 @@ func (f *forwarding) accept(s flowStream) {
 	} else {
 		p.fault = &s
 	}
-	if p.data != nil && p.fault != nil && p.late.Stop() {
+	if p.data != nil && p.fault != nil && p.timeout.Stop() {
 		f.running.Go(func() {
 			defer panics.CatchThen("port-forward", func(error) { f.drop(id, p) })
 			p.run(f.ctx, f.dial)
@@ -151,7 +151,7 @@ func (f *forwarding) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range f.pairs {
-		p.late.Stop()
+		p.timeout.Stop()
 		p.reset()
 	}
 }

@@ -137,7 +137,7 @@ func TestThePodsLastDataArrivesBeforeTheEnd(t *testing.T) {
 	})
 }
 
-func TestARefusedPortIsReportedAndOthersGoOn(t *testing.T) {
+func TestARefusedPortIsReportedAndOthersContinue(t *testing.T) {
 	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, _ <-chan int32) {
 		data, fault := connect(t, conn, "1", 80)
 		if got := rest(t, fault); got != "connection refused by port 80" {

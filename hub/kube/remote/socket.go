@@ -91,8 +91,8 @@ func (s *socket) markClosed() { s.once.Do(func() { close(s.closed) }) }
 // closeGracefully sends a close message, gives the client time to read the data before it, and
 // closes the connection. The caller must keep reading until closeGracefully returns.
 func (s *socket) closeGracefully() {
-	late := time.AfterFunc(closeTimeout, func() { _ = s.conn.Close() })
-	defer late.Stop()
+	timeout := time.AfterFunc(closeTimeout, func() { _ = s.conn.Close() })
+	defer timeout.Stop()
 	_ = s.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
 		time.Time{})
 	<-s.closed

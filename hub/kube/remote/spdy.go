@@ -78,10 +78,10 @@ func serveSPDY(c net.Conn, accept func(flowStream)) (conn *framed, gone <-chan s
 		_ = conn.Close()
 		return nil, nil, err
 	}
-	left := make(chan struct{})
+	closed := make(chan struct{})
 	go func() {
 		defer panics.Catch("stream")
-		defer close(left)
+		defer close(closed)
 		select {
 		case <-s.CloseChan():
 		case <-conn.stop:
@@ -94,7 +94,7 @@ func serveSPDY(c net.Conn, accept func(flowStream)) (conn *framed, gone <-chan s
 			accept(flowStream{s, conn.flow})
 		})
 	}()
-	return conn, left, nil
+	return conn, closed, nil
 }
 
 // answer accepts a stream. Only the goroutine that received the stream may call answer.
@@ -127,14 +127,14 @@ func acceptStreams(w http.ResponseWriter, r *http.Request, enabled Streams) (ses
 		return nil, nil // the client has gone
 	}
 	context.AfterFunc(r.Context(), c.conn.flow.end)
-	late := time.NewTimer(openTimeout)
-	defer late.Stop()
+	timeout := time.NewTimer(openTimeout)
+	defer timeout.Stop()
 	select {
 	case <-c.ready:
 	case <-c.closed:
 		c.close()
 		return nil, nil
-	case <-late.C:
+	case <-timeout.C:
 		c.close()
 		return nil, nil
 	}
@@ -226,11 +226,11 @@ func (c *streams) end(st *metav1.Status) {
 	b, _ := json.Marshal(st)                                // strings and numbers can always be encoded
 	_, _ = c.opened[corev1.StreamTypeError].Stream.Write(b) // too short to be counted in a window
 	_ = c.opened[corev1.StreamTypeError].Close()
-	late := time.NewTimer(closeTimeout)
-	defer late.Stop()
+	timeout := time.NewTimer(closeTimeout)
+	defer timeout.Stop()
 	select {
 	case <-c.closed:
-	case <-late.C:
+	case <-timeout.C:
 	}
 	c.close()
 }

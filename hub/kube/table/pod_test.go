@@ -24,7 +24,7 @@ func ended(code int32, reason string, d time.Duration) corev1.ContainerState {
 		FinishedAt: ago(d)}}
 }
 
-func TestAPodInOneLine(t *testing.T) {
+func TestTheRowOfAPod(t *testing.T) {
 	spec := func(inits, containers int) corev1.PodSpec {
 		return corev1.PodSpec{InitContainers: make([]corev1.Container, inits),
 			Containers: make([]corev1.Container, containers)}

@@ -49,7 +49,7 @@ func render(t *metav1.Table) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestEveryKindLooksAsItsGoldenFile(t *testing.T) {
+func TestEveryTableEqualsItsGoldenFile(t *testing.T) {
 	seen := func(node string) time.Time {
 		if node == "pi-1" {
 			return now.Add(-7 * time.Second)

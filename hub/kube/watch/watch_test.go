@@ -142,7 +142,7 @@ func (f *fleet) watchers(t *testing.T, n int, e *Encodings, forms ...string) (wa
 }
 
 // counts returns the numbers of encodings made, bytes cached and encodings cached.
-func (f *Encodings) counts() (encodings, bytes, kept int) {
+func (f *Encodings) counts() (encodings, bytes, cached int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.encodings, int(f.bytes), len(f.made)
@@ -197,8 +197,8 @@ func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
 		}
 		time.Sleep(2 * cacheFor)
 		synctest.Wait()
-		if _, bytes, kept := e.counts(); bytes != 0 || kept != 0 {
-			t.Errorf("%d bytes of %d encodings are still cached", bytes, kept)
+		if _, bytes, cached := e.counts(); bytes != 0 || cached != 0 {
+			t.Errorf("%d bytes of %d encodings are still cached", bytes, cached)
 		}
 	})
 }

@@ -191,14 +191,14 @@ func nc(args []string) error {
 		return err
 	}
 	buf := make([]byte, 64<<10)
-	for said := false; ; said = true {
+	for received := false; ; received = true {
 		if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
 			return err
 		}
 		n, err := c.Read(buf)
 		_, _ = os.Stdout.Write(buf[:n])
 		if err != nil {
-			if !said && o["u"] != "" {
+			if !received && o["u"] != "" {
 				return err
 			}
 			return nil

@@ -113,9 +113,9 @@ func enumOf(property ast.Expr) (e enum, ok bool) {
 				walk(kv.Value, true)
 				return false
 			case key.Name == "Description" && !items:
-				said, _ := text(kv.Value)
-				if i := strings.Index(said, "\n\nPossible enum values:\n"); i >= 0 {
-					e.text = said[i:]
+				description, _ := text(kv.Value)
+				if i := strings.Index(description, "\n\nPossible enum values:\n"); i >= 0 {
+					e.text = description[i:]
 				}
 			case key.Name == "Enum":
 				for _, v := range kv.Value.(*ast.CompositeLit).Elts {
@@ -156,8 +156,8 @@ func (all enumsByField) addTo(name string, schema object) {
 		}
 		p["enum"] = e.values
 		if e.text != "" {
-			said, _ := p["description"].(string)
-			p["description"] = said + e.text
+			description, _ := p["description"].(string)
+			p["description"] = description + e.text
 		}
 	}
 }
