@@ -102,7 +102,7 @@ func TestARestoreWithAHubOnStandby(t *testing.T) {
 	a.kill()
 	output(t, hubProgram, "restore", "--data-dir", a.dir, backup)
 	if next, _ := c.leader(); next != b {
-		t.Fatal("the standby leads")
+		t.Fatal("the standby must lead after the kill")
 	}
 	began := time.Now()
 	await(t, "the device's lease", patience, func() error {

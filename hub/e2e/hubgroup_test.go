@@ -126,7 +126,7 @@ func TestADeviceSurvivesTheHubItJoinedThrough(t *testing.T) {
 	}
 	a.kill()
 	if next, _ := c.leader(); next != b {
-		t.Fatal("the remaining hub leads")
+		t.Fatal("the remaining hub must lead after the kill")
 	}
 	b.allReady(2)
 	output(t, program(t, "hub", here), "ca", "rotate", "--root", "--data-dir", b.dir) // a new root makes each device renew
@@ -155,7 +155,7 @@ func TestKubectlThroughAStandby(t *testing.T) {
 	b.allReady(8)
 	b.workingDay(t)
 	if leader, _ := c.leader(); leader != a {
-		t.Error("the standby becomes the leader")
+		t.Error("the leader must stay the leader")
 	}
 }
 
@@ -211,14 +211,14 @@ func TestAWatchSurvivesANewLeader(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	a.kill()
 	if next, _ := c.leader(); next != b {
-		t.Fatal("the hub leads again after its restart")
+		t.Fatal("the watch's hub must lead after the kill")
 	}
 	time.Sleep(2 * time.Second)
 	a.start()
 	time.Sleep(2 * time.Second)
 	b.stop() // the watch's hub is stopped for a while
 	if next, _ := c.leader(); next != a {
-		t.Fatal("the hub leads again after its stop")
+		t.Fatal("the restarted hub must lead after the stop")
 	}
 	b.start()
 	time.Sleep(2 * time.Second)
@@ -345,7 +345,7 @@ func TestALeaderWithASlowDatabaseStays(t *testing.T) {
 	}
 	await(t, "the standby tries twice to take the lead", patience, func() error {
 		_, _ = b.ask(t.Context(), http.MethodPost, base, "application/json", body)
-		if n := strings.Count(b.output.String(), "the leader writes a heartbeat"); n < 2 {
+		if n := strings.Count(b.output.String(), "the leader is alive"); n < 2 {
 			return fmt.Errorf("the standby has tried %d times", n)
 		}
 		return nil
@@ -438,7 +438,7 @@ func TestThreeHubs(t *testing.T) {
 	second.kill()
 	third, standbys := c.leader()
 	if len(standbys) > 0 || third == first || third == second {
-		t.Fatal("the restarted hub answers")
+		t.Fatal("a killed hub must not answer")
 	}
 	write(third, "three")
 	third.stop()
@@ -465,6 +465,6 @@ func TestThreeHubs(t *testing.T) {
 		t.Errorf("a hub with the leader's address exited with code %d: %s", r.code, r.err)
 	}
 	if !leads(first) {
-		t.Error("the first hub no longer leads")
+		t.Error("the first hub must still lead")
 	}
 }

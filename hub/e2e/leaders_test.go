@@ -165,7 +165,7 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 		former.kill()
 		next, _ := p.leader(former)
 		if next != standby {
-			t.Fatal("the other hub leads after the kill")
+			t.Fatal("the standby must lead after the kill")
 		}
 		await(t, "a write is acknowledged again", patience, func() error {
 			beat.mu.Lock()
@@ -195,7 +195,7 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	}
 	frozen := time.Now()
 	if next, _ := p.leader(former); next != standby {
-		t.Fatal("the other hub leads after the freeze")
+		t.Fatal("the standby must lead after the freeze")
 	}
 	overtaken := time.Since(frozen)
 	time.Sleep(pause - overtaken)

@@ -55,7 +55,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 
 	for p, says := range map[*pageUser]string{there: "which passes this page on.", leading: " leads; "} {
 		await(t, "the page shows the leader and the standby", patience, func() error {
-			if page := p.goes("/nodes", nil); !strings.Contains(page, says) || !strings.Contains(page, " is on standby") {
+			if page := p.goes("/nodes", nil); !strings.Contains(page, says) || !strings.Contains(page, " stands by") {
 				return errors.New(page[strings.Index(page, "<footer"):])
 			}
 			return nil

@@ -303,7 +303,7 @@ func (h *hub) vanishes(t *testing.T, e *engine, d *device) {
 		s := kubectltest.Start(t, kubectl(t), h.config, "exec", "-i", "box", "-c", "web", "--", "/tool", "print",
 			"begun", "then", "wait")
 		s.Await("begun\n")
-		await(t, "the container runs no command: want one", patience, func() error { return e.executing(d.node, 1) })
+		await(t, "the container runs one command", patience, func() error { return e.executing(d.node, 1) })
 		s.Signal(end)
 		await(t, "the command ended with kubectl", patience, func() error { return e.executing(d.node, 0) })
 	}
