@@ -121,7 +121,7 @@ func TestNodeLogs(t *testing.T) {
 				g := newGadget(func(g *gadget, id string, r wire.Request) {
 					if r.Type == wire.RequestNodeLogs {
 						asked = r
-						g.says(id, tt.answer)
+						g.reply(id, tt.answer)
 					}
 				})
 				var out bytes.Buffer

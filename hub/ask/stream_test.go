@@ -25,11 +25,11 @@ import (
 var onPi = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"},
 	Spec: corev1.PodSpec{NodeName: "pi-1"}}
 
-// A gadget is a device that follows the protocol. It calls hears for every received request; says
+// A gadget is a device that follows the protocol. It calls handle for every received request; reply
 // sends a response.
 type gadget struct {
 	client *ask.Client
-	hears  func(g *gadget, id string, r wire.Request)
+	handle  func(g *gadget, id string, r wire.Request)
 	lose   func(r wire.Request) bool // whether a request is lost on its way to the device
 	away   bool
 
@@ -38,8 +38,8 @@ type gadget struct {
 	next     uint64 // number of the next chunk
 }
 
-func newGadget(hears func(g *gadget, id string, r wire.Request)) *gadget {
-	g := &gadget{hears: hears}
+func newGadget(handle func(g *gadget, id string, r wire.Request)) *gadget {
+	g := &gadget{handle: handle}
 	g.client = &ask.Client{Broker: g}
 	return g
 }
@@ -54,14 +54,14 @@ func (g *gadget) Request(_, id string, r wire.Request) error {
 		g.received = append(g.received, r)
 	}
 	g.mu.Unlock()
-	if !lost && g.hears != nil {
-		g.hears(g, id, r)
+	if !lost && g.handle != nil {
+		g.handle(g, id, r)
 	}
 	return nil
 }
 
-// says sends the next chunk.
-func (g *gadget) says(id string, r wire.Reply) {
+// reply sends the next chunk.
+func (g *gadget) reply(id string, r wire.Reply) {
 	g.mu.Lock()
 	r.Seq = g.next
 	g.next++
@@ -90,16 +90,16 @@ func (g *gadget) exec(ctx context.Context, s ask.IO) error {
 func echo(g *gadget, id string, r wire.Request) {
 	switch r.Type {
 	case wire.RequestExec, wire.RequestPortForward:
-		g.says(id, wire.Reply{})
+		g.reply(id, wire.Reply{})
 	case wire.RequestStdin:
-		g.says(id, wire.Reply{Data: r.Data, Ack: r.Seq})
+		g.reply(id, wire.Reply{Data: r.Data, Ack: r.Seq})
 	case wire.RequestCloseStdin:
-		g.says(id, wire.Reply{EOF: true, Ack: r.Seq})
+		g.reply(id, wire.Reply{EOF: true, Ack: r.Seq})
 	}
 }
 
 // inOrder ignores input that is out of order, as a device does.
-func inOrder(hears func(g *gadget, id string, r wire.Request)) func(g *gadget, id string, r wire.Request) {
+func inOrder(handle func(g *gadget, id string, r wire.Request)) func(g *gadget, id string, r wire.Request) {
 	var mu sync.Mutex
 	var last uint64
 	return func(g *gadget, id string, r wire.Request) {
@@ -111,7 +111,7 @@ func inOrder(hears func(g *gadget, id string, r wire.Request)) func(g *gadget, i
 			}
 			last = r.Seq
 		}
-		hears(g, id, r)
+		handle(g, id, r)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestExec(t *testing.T) {
 	long := bytes.Repeat([]byte("flotilla "), 100_000)
 	for _, c := range []struct {
 		name  string
-		hears func(g *gadget, id string, r wire.Request)
+		handle func(g *gadget, id string, r wire.Request)
 		stdin io.Reader
 		out   string
 		err   string // text on stderr
@@ -128,47 +128,47 @@ func TestExec(t *testing.T) {
 		{"the input is echoed completely", inOrder(echo), bytes.NewReader(long), string(long), "", "<nil>"},
 		{"a failing reader is not the end of input", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestCloseStdin {
-				g.says(id, wire.Reply{Data: []byte("end")})
+				g.reply(id, wire.Reply{Data: []byte("end")})
 			}
 			echo(g, id, r)
 		}, io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(errors.New("the client has gone"))), "abc", "",
 			"exec of node pi-1: read the input: the client has gone"},
 		{"output, errors and exit code arrive separately", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
-				g.says(id, wire.Reply{})
-				g.says(id, wire.Reply{Data: []byte("out")})
-				g.says(id, wire.Reply{Data: []byte("err"), Stderr: true})
-				g.says(id, wire.Reply{Data: []byte("!"), EOF: true, ExitCode: 42})
+				g.reply(id, wire.Reply{})
+				g.reply(id, wire.Reply{Data: []byte("out")})
+				g.reply(id, wire.Reply{Data: []byte("err"), Stderr: true})
+				g.reply(id, wire.Reply{Data: []byte("!"), EOF: true, ExitCode: 42})
 			}
 		}, nil, "out!", "err", "command terminated with exit code 42"},
 		{"the device's error", func(g *gadget, id string, r wire.Request) {
-			g.says(id, wire.Reply{EOF: true, Error: "container c is not valid for pod web"})
+			g.reply(id, wire.Reply{EOF: true, Error: "container c is not valid for pod web"})
 		}, nil, "", "", "container c is not valid for pod web"},
 		{"a missing chunk ends the command", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
-				g.says(id, wire.Reply{Data: []byte("a")})
+				g.reply(id, wire.Reply{Data: []byte("a")})
 				g.next++
-				g.says(id, wire.Reply{Data: []byte("c"), EOF: true})
+				g.reply(id, wire.Reply{Data: []byte("c"), EOF: true})
 			}
 		}, nil, "a", "", "exec of node pi-1: received chunk 2 instead of 1: the device's response was interrupted"},
 		{"a repeated chunk is written once", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
-				g.says(id, wire.Reply{Data: []byte("a")})
+				g.reply(id, wire.Reply{Data: []byte("a")})
 				g.next--
-				g.says(id, wire.Reply{Data: []byte("a")})
-				g.says(id, wire.Reply{Data: []byte("b"), EOF: true})
+				g.reply(id, wire.Reply{Data: []byte("a")})
+				g.reply(id, wire.Reply{Data: []byte("b"), EOF: true})
 			}
 		}, nil, "ab", "", "<nil>"},
 		{"an acknowledgement of unsent input ends the command", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
-				g.says(id, wire.Reply{Ack: 1})
+				g.reply(id, wire.Reply{Ack: 1})
 			}
 		}, nil, "", "", "exec of node pi-1: the device acknowledges input 1, which was not sent: the device's response " +
 			"was interrupted"},
 		{"a device that does not respond", func(*gadget, string, wire.Request) {}, nil, "", "", "exec of node pi-1: no response for 15s: the device's response was interrupted"},
 		{"a lost link", func(g *gadget, id string, r wire.Request) {
 			if r.Type == wire.RequestExec {
-				g.says(id, wire.Reply{Data: []byte("a")})
+				g.reply(id, wire.Reply{Data: []byte("a")})
 				g.client.Disconnected("pi-1")
 			}
 		}, nil, "a", "", "exec of node pi-1: the link to the device was lost: the device's response was interrupted"},
@@ -176,7 +176,7 @@ func TestExec(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out, errs bytes.Buffer
-				err := newGadget(c.hears).exec(t.Context(), ask.IO{Stdin: c.stdin, Stdout: &out, Stderr: &errs})
+				err := newGadget(c.handle).exec(t.Context(), ask.IO{Stdin: c.stdin, Stdout: &out, Stderr: &errs})
 				if fmt.Sprint(err) != c.want || out.String() != c.out || errs.String() != c.err {
 					t.Errorf("%d bytes of output, errors %q, ended with %v; want %d bytes, %q, %s", out.Len(), errs.String(), err,
 						len(c.out), c.err, c.want)
@@ -199,7 +199,7 @@ func TestInputWaitsForTheDevice(t *testing.T) {
 		g = newGadget(func(_ *gadget, i string, r wire.Request) {
 			if r.Type == wire.RequestExec {
 				id = i
-				g.says(id, wire.Reply{})
+				g.reply(id, wire.Reply{})
 			}
 		})
 		in := &endless{}
@@ -210,7 +210,7 @@ func TestInputWaitsForTheDevice(t *testing.T) {
 			t.Errorf("%d chunks unacknowledged and %d bytes read before the first acknowledgement", n, in.taken.Load())
 		}
 		for ack := uint64(1); ack <= 40; ack++ {
-			g.says(id, wire.Reply{Ack: ack})
+			g.reply(id, wire.Reply{Ack: ack})
 			synctest.Wait()
 			if way := g.count(wire.RequestStdin) - int(ack); way > wire.InputWindow {
 				t.Fatalf("%d chunks unacknowledged", way)
@@ -225,7 +225,7 @@ func TestInputWaitsForTheDevice(t *testing.T) {
 			t.Errorf("the newest input was sent again %d times in a minute", more)
 		}
 		for ack := uint64(41); ack <= 48; ack++ {
-			g.says(id, wire.Reply{Ack: ack})
+			g.reply(id, wire.Reply{Ack: ack})
 			synctest.Wait()
 		}
 		if way := len(inputs(g)) - 48; way != 1 {
@@ -296,7 +296,7 @@ func TestASlowReaderSlowsTheDevice(t *testing.T) {
 			if r.Type == wire.RequestExec {
 				id = i
 				for range wire.ReplyWindow {
-					g.says(id, wire.Reply{Data: []byte("x")})
+					g.reply(id, wire.Reply{Data: []byte("x")})
 				}
 			}
 		})
@@ -315,7 +315,7 @@ func TestASlowReaderSlowsTheDevice(t *testing.T) {
 		if g.count(wire.RequestAck) == 0 {
 			t.Error("read chunks were not acknowledged")
 		}
-		g.says(id, wire.Reply{EOF: true})
+		g.reply(id, wire.Reply{EOF: true})
 		if err := <-done; err != nil || w.got.Len() != wire.ReplyWindow {
 			t.Errorf("%d bytes, %v", w.got.Len(), err)
 		}
@@ -335,7 +335,7 @@ func TestADeviceThatExceedsItsWindowLosesItsReader(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newGadget(func(g *gadget, id string, r wire.Request) {
 					for n := 0; r.Type == wire.RequestExec && n < c.chunks; n++ {
-						g.says(id, wire.Reply{Data: c.data})
+						g.reply(id, wire.Reply{Data: c.data})
 					}
 				})
 				w := &slowWriter{may: make(chan struct{})}
@@ -367,9 +367,9 @@ func TestResizeSendsEverySize(t *testing.T) {
 		g := newGadget(func(g *gadget, id string, r wire.Request) {
 			switch {
 			case r.Type == wire.RequestExec:
-				g.says(id, wire.Reply{})
+				g.reply(id, wire.Reply{})
 			case r.Type == wire.RequestResize:
-				g.says(id, wire.Reply{Ack: r.Seq, EOF: r.Width == 132})
+				g.reply(id, wire.Reply{Ack: r.Seq, EOF: r.Width == 132})
 			}
 		})
 		sizes := make(chan ask.Size, 3)
@@ -410,7 +410,7 @@ func TestForward(t *testing.T) {
 	t.Run("a closed port", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := newGadget(func(g *gadget, id string, _ wire.Request) {
-				g.says(id, wire.Reply{EOF: true, Error: "connection refused: nothing listens on port 8080"})
+				g.reply(id, wire.Reply{EOF: true, Error: "connection refused: nothing listens on port 8080"})
 			})
 			_, err := g.client.Forward(t.Context(), onPi, 8080)
 			if want := "forward port 8080 of pod default/web: connection refused: nothing listens on port 8080"; err == nil ||
@@ -430,8 +430,8 @@ func TestForward(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := newGadget(func(g *gadget, id string, r wire.Request) {
 				if r.Type == wire.RequestPortForward {
-					g.says(id, wire.Reply{Data: []byte("a")})
-					g.says(id, wire.Reply{EOF: true, Error: "connection reset by peer"})
+					g.reply(id, wire.Reply{Data: []byte("a")})
+					g.reply(id, wire.Reply{EOF: true, Error: "connection reset by peer"})
 				}
 			})
 			c, err := g.client.Forward(t.Context(), onPi, 80)
@@ -485,8 +485,8 @@ func TestUsage(t *testing.T) {
 				g.mu.Lock()
 				g.next = 0
 				g.mu.Unlock()
-				g.says(id, wire.Reply{Data: []byte(`{"window":"2s","node":{"cpu":`)})
-				g.says(id, wire.Reply{Data: []byte(`"250m"}}`), EOF: true})
+				g.reply(id, wire.Reply{Data: []byte(`{"window":"2s","node":{"cpu":`)})
+				g.reply(id, wire.Reply{Data: []byte(`"250m"}}`), EOF: true})
 			})
 		}
 	}
@@ -538,7 +538,7 @@ func TestUsage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGadget(func(g *gadget, id string, r wire.Request) {
 			for n := 0; r.Type == wire.RequestUsage && n < 8; n++ {
-				g.says(id, wire.Reply{Data: make([]byte, 180<<10)})
+				g.reply(id, wire.Reply{Data: make([]byte, 180<<10)})
 			}
 		})
 		if _, err := g.client.Usage(t.Context(), "pi-1"); err == nil ||

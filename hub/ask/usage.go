@@ -136,7 +136,7 @@ func (u *usages) entry(node string, now time.Time) *nodeUsage {
 	return g
 }
 
-// begin returns a valid measurement, or a new one with mine set: then the caller measures.
+// begin returns a valid measurement, or a new one that the caller must measure.
 func (u *usages) begin(node string, now time.Time) (m *measurement, mustMeasure bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

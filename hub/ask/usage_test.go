@@ -15,7 +15,7 @@ func TestADeviceIsMeasuredOnRequest(t *testing.T) {
 		var notified atomic.Int32
 		var fails atomic.Bool
 		g := newGadget(nil)
-		g.hears = func(g *gadget, id string, r wire.Request) {
+		g.handle = func(g *gadget, id string, r wire.Request) {
 			if r.Type != wire.RequestUsage {
 				return
 			}
@@ -28,7 +28,7 @@ func TestADeviceIsMeasuredOnRequest(t *testing.T) {
 				if fails.Load() {
 					answer = wire.Reply{Error: "cannot measure", EOF: true}
 				}
-				g.says(id, answer)
+				g.reply(id, answer)
 			})
 		}
 		look := func(wantNumber int64, wantAsked, wantNotified int, when string) {

@@ -17,7 +17,7 @@ import (
 	"github.com/moby/spdystream/spdy"
 )
 
-// A flood is a SPDY client without the library.
+// A flood is a SPDY client that does not use the library.
 type flood struct {
 	conn net.Conn
 	sent atomic.Int64 // bytes that the hub has read so far
@@ -131,7 +131,7 @@ func TestFramesThatEndTheConnection(t *testing.T) {
 			defer func() { _ = f.Close() }()
 			_, err := io.ReadAll(f)
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-				t.Errorf("read with %v, want %q", err, tt.want)
+				t.Errorf("Read returned %v, want %q", err, tt.want)
 			}
 		})
 	}

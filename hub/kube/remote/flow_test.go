@@ -14,7 +14,7 @@ import (
 	"github.com/moby/spdystream/spdy"
 )
 
-// A counter is a SPDY/3.1 client without the library, which counts windows.
+// A counter is a SPDY/3.1 client that counts windows. It does not use the library.
 type counter struct {
 	*spdy.Framer
 	mu   sync.Mutex

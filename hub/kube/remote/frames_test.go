@@ -66,7 +66,7 @@ func TestAFrameThatIsTooLongEndsTheConnection(t *testing.T) {
 	f := newFramed(&fakeWire{in: bytes.NewReader(header)})
 	defer func() { _ = f.Close() }()
 	if _, err := io.ReadAll(f); err == nil || !strings.Contains(err.Error(), "the limit is 1048576") {
-		t.Errorf("read with %v", err)
+		t.Errorf("Read returned %v", err)
 	}
 }
 
@@ -164,12 +164,12 @@ func FuzzFrames(f *testing.F) {
 		var out []byte
 		for _, p := range w.writes {
 			if len(p) < frameHeader || len(p) < frameHeader+length(p) {
-				t.Fatalf("written %v, which is not a frame", p)
+				t.Fatalf("%v was written, which is not a frame", p)
 			}
 			out = append(out, p...)
 		}
 		if !bytes.Equal(append(out, c.frame...), b) {
-			t.Fatalf("written %v and kept %v of %v", out, c.frame, b)
+			t.Fatalf("%v was written and %v buffered of %v", out, c.frame, b)
 		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/hub/ask"
 )
 
-// endless repeats a text endlessly, and counts the bytes.
+// endless is a reader that repeats a text without end and counts the bytes.
 type endless struct {
 	text string
 	read int
