@@ -29,7 +29,7 @@ var onPi = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name:
 // sends a response.
 type gadget struct {
 	client *ask.Client
-	handle  func(g *gadget, id string, r wire.Request)
+	handle func(g *gadget, id string, r wire.Request)
 	lose   func(r wire.Request) bool // whether a request is lost on its way to the device
 	away   bool
 
@@ -118,12 +118,12 @@ func inOrder(handle func(g *gadget, id string, r wire.Request)) func(g *gadget, 
 func TestExec(t *testing.T) {
 	long := bytes.Repeat([]byte("flotilla "), 100_000)
 	for _, c := range []struct {
-		name  string
+		name   string
 		handle func(g *gadget, id string, r wire.Request)
-		stdin io.Reader
-		out   string
-		err   string // text on stderr
-		want  string // error of Exec
+		stdin  io.Reader
+		out    string
+		err    string // text on stderr
+		want   string // error of Exec
 	}{
 		{"the input is echoed completely", inOrder(echo), bytes.NewReader(long), string(long), "", "<nil>"},
 		{"a failing reader is not the end of input", func(g *gadget, id string, r wire.Request) {
