@@ -44,7 +44,7 @@ func (b Bundle) Write(ctx context.Context, w io.Writer) error {
 	}
 	mask := secretsOf(b.Hub.Config).mask
 	e, err := store.Examine(ctx, store.Options{Dir: b.Hub.Config.DataDir, Database: b.Hub.Config.Database})
-	//lint:ignore SA5001 what could be seen is there with an error, too
+	//lint:ignore SA5001 the examination is useful even with an error
 	defer e.Close()
 	if err != nil {
 		err = fmt.Errorf("read the database: %w", err)

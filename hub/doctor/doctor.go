@@ -79,7 +79,7 @@ const (
 func Examine(ctx context.Context, p Hub) (all []Finding) {
 	dir := p.Config.DataDir
 	e, err := store.Examine(ctx, store.Options{Dir: dir, Database: p.Config.Database})
-	//lint:ignore SA5001 what could be seen is there with an error, too
+	//lint:ignore SA5001 the examination is useful even with an error
 	defer e.Close()
 	all = append(all, p.configuration()...)
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {

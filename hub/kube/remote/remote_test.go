@@ -123,7 +123,7 @@ func TestHowACommandEnds(t *testing.T) {
 		{"an error keeps its text", fmt.Errorf("pod a/b: %w", ask.ErrLost),
 			metav1.Status{Status: "Failure", Reason: "InternalError", Code: 500,
 				Message: "pod a/b: the device's response was interrupted"}},
-		{"an API error stays as it is", apierrors.NewBadRequest("no"), apierrors.NewBadRequest("no").ErrStatus},
+		{"an API error is not changed", apierrors.NewBadRequest("no"), apierrors.NewBadRequest("no").ErrStatus},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			each(t, Streams{Stdout: true}, func(context.Context, ask.IO) error { return tt.err }, func(t *testing.T, c tester) {

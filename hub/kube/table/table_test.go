@@ -94,7 +94,7 @@ func TestEveryRowHasACellForEveryColumnOfTheRightType(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, ok := layouts[k]; !ok {
-			t.Errorf("%s has no layout of its own", k)
+			t.Errorf("%s must have its own layout", k)
 		}
 		tab := For(k, append(samples(k), empty), Options{Now: now})
 		for _, r := range tab.Rows {

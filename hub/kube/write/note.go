@@ -10,7 +10,7 @@ import (
 )
 
 // changed describes for the audit what an update of a node or workload did, or "". From a record
-// that says only "changed", nobody learns who cordoned a node or stopped its drain.
+// that says only "changed", a reader cannot see who cordoned a node or stopped its drain.
 func changed(live, next state.Object) string {
 	switch next := next.(type) {
 	case *corev1.Node:
