@@ -1,9 +1,9 @@
-// Package approval decides when a device's request to join ends: after a day without a decision,
-// with its token, or an hour after an approval or denial.
+// Package approval decides when a device's request to join ends: a day after its creation without a
+// decision, with its token, or an hour after an approval or denial.
 //
-// A person approves, through package kube or the page; package access makes the requests and issues
-// the certificates. This package only removes ended requests. The times are those of Kubernetes'
-// certificate cleaner and are in package state, because the page shows them too.
+// An administrator approves through package kube or the page. Package access creates the requests
+// and issues the certificates. This package only removes ended requests. The times are those of
+// Kubernetes' certificate cleaner. They are in package state, because the page shows them too.
 package approval
 
 import (
@@ -52,8 +52,8 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	return plan
 }
 
-// why returns why a request ends, "" for a device that has joined or was denied: that is known
-// already.
+// why returns why a request ends. It is "" for a device that has joined or was denied, because that
+// was reported already.
 func why(s state.Snapshot, r *certv1.CertificateSigningRequest) string {
 	who := fmt.Sprintf("end request %s of node %s to join site %s", r.Name, r.Annotations[state.RequestNode],
 		r.Annotations[state.RequestSite])

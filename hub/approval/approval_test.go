@@ -13,7 +13,7 @@ import (
 
 var start = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// request returns a request that was created at the start and decided after a while.
+// request returns a request that was created at the start and decided some time later.
 func request(decided time.Duration, conditions ...certv1.RequestConditionType) *certv1.CertificateSigningRequest {
 	r := &certv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "pi-1-00", CreationTimestamp: metav1.NewTime(start), Annotations: map[string]string{}}}
 	for _, c := range conditions {
@@ -40,19 +40,19 @@ func TestARequestEndsOnTime(t *testing.T) {
 		said bool
 	}{
 		{"an undecided request waits for a day", request(0), state.RequestPending, 24 * time.Hour, true},
-		{"it ends with its token", token(2 * time.Hour), state.RequestPending, 2 * time.Hour, true},
-		{"a token valid for a year does not extend it", token(8760 * time.Hour), state.RequestPending, 24 * time.Hour, true},
-		{"an invalid time from a restored database does not extend it", odd, state.RequestPending, 24 * time.Hour, true},
+		{"an undecided request ends with its token", token(2 * time.Hour), state.RequestPending, 2 * time.Hour, true},
+		{"a token valid for a year does not extend a request", token(8760 * time.Hour), state.RequestPending, 24 * time.Hour, true},
+		{"an invalid time from a restored database does not extend a request", odd, state.RequestPending, 24 * time.Hour, true},
 		{"an approved request stays for an hour", request(5*time.Hour, certv1.CertificateApproved), state.RequestApproved, 6 * time.Hour, true},
 		{"the request of a joined device stays for an hour", issued, state.RequestIssued, 6 * time.Hour, false},
 		{"a denied request stays for an hour", request(5*time.Hour, certv1.CertificateDenied), state.RequestDenied, 6 * time.Hour, false},
 		{"a failed request stays for an hour", request(5*time.Hour, certv1.CertificateApproved, certv1.CertificateFailed), state.RequestDenied, 6 * time.Hour, false},
-		{"a denial beats an approval", request(time.Hour, certv1.CertificateApproved, certv1.CertificateDenied), state.RequestDenied, 2 * time.Hour, false},
+		{"a denial overrides an approval", request(time.Hour, certv1.CertificateApproved, certv1.CertificateDenied), state.RequestDenied, 2 * time.Hour, false},
 		{"a decision with a future time ends too", request(9000*time.Hour, certv1.CertificateDenied), state.RequestDenied, 25 * time.Hour, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := state.DecisionOn(tt.r); got != tt.is {
-				t.Errorf("it is %s, want %s", got, tt.is)
+				t.Errorf("the decision is %s, want %s", got, tt.is)
 			}
 			s := state.Load(state.Empty("test", start), []state.Object{tt.r}, 1)
 			key := state.KeyOf(tt.r)
@@ -70,15 +70,15 @@ func TestARequestEndsOnTime(t *testing.T) {
 				}
 				after, _ := state.Apply(s, p.Changes)
 				if p = (Decider{}).Decide(after, subjects, ends); len(p.Changes) != 0 {
-					t.Errorf("%s, a second pass at the same moment wants %v", what, p.Changes)
+					t.Errorf("%s, a second pass at the same moment changes %v", what, p.Changes)
 				}
 			}
 		})
 	}
 }
 
-// The hour of an approval counts only while the hub runs.
-func TestTheHourAfterAnApprovalNeedsARunningHub(t *testing.T) {
+// The hour after an approval counts only while the hub runs.
+func TestTheHourAfterAnApprovalCountsWhileTheHubRuns(t *testing.T) {
 	issued := request(5*time.Hour, certv1.CertificateApproved)
 	issued.Status.Certificate = []byte("x")
 	for _, c := range []struct {
@@ -88,7 +88,7 @@ func TestTheHourAfterAnApprovalNeedsARunningHub(t *testing.T) {
 	}{
 		{"approved", request(5*time.Hour, certv1.CertificateApproved), 11 * time.Hour},
 		{"denied", request(5*time.Hour, certv1.CertificateDenied), 11 * time.Hour},
-		{"it has joined", issued, 6 * time.Hour},
+		{"the device has joined", issued, 6 * time.Hour},
 		{"undecided", request(0), 24 * time.Hour},
 	} {
 		s := state.Load(state.Empty("test", start), []state.Object{c.r}, 1).Listen(start.Add(10 * time.Hour))

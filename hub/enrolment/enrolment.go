@@ -1,7 +1,7 @@
 // Package enrolment records which device key may act for which node. Enrolments are part of the
 // fleet's records, so a Node and its device's rights change in one transaction.
 //
-// It also keeps the requests of devices that wait for approval, and asks devices to renew
+// It also stores the requests of devices that wait for approval, and asks devices to renew
 // certificates of a former authority. It checks no token and signs nothing: package access does,
 // and calls this package when a device joins.
 package enrolment
@@ -36,8 +36,8 @@ func (e Enrolments) Enrolment(node string) (access.Enrolment, bool) {
 	}, true
 }
 
-// Enrol makes a key the node's only one. When it returns, the enrolment is durable, sessions of
-// other keys are closed and their messages are refused.
+// Enrol makes a key the only one of a node. When Enrol returns, the enrolment is durable, sessions
+// of other keys are closed, and their messages are refused.
 func (e Enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
 	_, err := e.Loop.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 		rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: en.Node, CreationTimestamp: metav1.NewTime(now)}}
@@ -50,7 +50,7 @@ func (e Enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
 		if d := s.Dismissal(en.Key); d != nil {
 			return nil, fmt.Errorf("%w: the enrolment of its key has just ended: %s", access.ErrRefused, d.Reason)
 		}
-		if rec.Key != en.Key { // the boot ID of the replaced device means nothing now
+		if rec.Key != en.Key { // the boot id is of the replaced device
 			changes = append(changes, node.Dismiss(s, rec, "join token "+en.Token,
 				fmt.Sprintf("node %s is another device now, machine %s", en.Node, en.MachineID), now)...)
 			node.Retire(rec)
@@ -89,7 +89,7 @@ func (e Enrolments) Dismissed(key string) *wire.Dismissed { return e.Loop.Dismis
 const metaMoved = "enrolments-moved"
 
 // Move copies the enrolments of a database of an earlier version into the records. It ends
-// enrolments that outlived their Node.
+// enrolments whose Node was deleted.
 func Move(ctx context.Context, loop *node.Devices, st *store.Store, log *slog.Logger) error {
 	if _, err := st.Meta(ctx, metaMoved); err == nil {
 		return nil

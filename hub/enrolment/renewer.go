@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Renewer asks devices with a certificate of a former intermediate or root to renew: the new
-// certificate brings the new chain. It also carries out the rotations that commands order.
+// A Renewer asks devices with a certificate of a former intermediate or root to renew it. With the
+// new certificate they get the new chain. It also executes the rotations that commands order.
 type Renewer struct {
 	Authority *pki.Authority
 	Loop      *node.Devices
@@ -29,16 +29,16 @@ type Renewer struct {
 	Log *slog.Logger
 
 	mu    sync.Mutex
-	stale map[string]bool // connected with an old certificate, and not asked since
-	turn  int             // the authority's rotation for which stale is filled
+	stale map[string]bool // nodes that connected with an old certificate and have not been asked since
+	turn  int             // the authority's generation to which stale applies
 }
 
 const (
 	renewEvery = 10 * time.Second
-	renewMost  = 50 // requests per round: a renewal costs the hub some milliseconds
+	renewMost  = 50 // requests per round, because a renewal costs the hub some milliseconds
 )
 
-// Connected records whether a device's certificate is of the present authority.
+// Connected records whether a device's certificate is of the current authority.
 func (r *Renewer) Connected(h pki.Holder) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,7 +53,7 @@ func (r *Renewer) Connected(h pki.Holder) {
 }
 
 // waiting returns the nodes whose newest certificate is of a former intermediate, or whose device
-// has not fetched it.
+// has not fetched the newest.
 func (r *Renewer) waiting() []string {
 	st := r.Authority.Status()
 	r.mu.Lock()
@@ -67,8 +67,8 @@ func (r *Renewer) waiting() []string {
 	return nodes
 }
 
-// rotated marks all connected devices as stale after a rotation. Expiry times alone would not show
-// it where clocks are wrong.
+// rotated marks all connected devices as stale after a rotation. If clocks are wrong, expiry times
+// alone do not show which certificates are old.
 func (r *Renewer) rotated(turn int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +88,7 @@ func (r *Renewer) rotated(turn int) {
 
 // Run requests renewals until ctx ends.
 func (r *Renewer) Run(ctx context.Context) error {
-	r.turn = r.Authority.Status().Generation // devices that connect from now on report their certificate
+	r.turn = r.Authority.Status().Generation // devices that connect from now on show their certificates
 	for {
 		select {
 		case <-ctx.Done():
@@ -97,7 +97,7 @@ func (r *Renewer) Run(ctx context.Context) error {
 		}
 		st := r.Authority.Status()
 		if st.Former == nil && st.FormerIntermediates == 0 {
-			continue // no rotation is under way
+			continue // there is no rotation
 		}
 		r.rotated(st.Generation)
 		asked := 0
@@ -118,7 +118,7 @@ func (r *Renewer) Run(ctx context.Context) error {
 	}
 }
 
-// Order carries out a `flotilla-hub ca` command.
+// Order executes a `flotilla-hub ca` command.
 func (r *Renewer) Order(what string) (string, error) {
 	waiting := r.waiting()
 	switch what {

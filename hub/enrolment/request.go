@@ -19,8 +19,8 @@ import (
 
 type joinRequest = certv1.CertificateSigningRequest
 
-// Await returns the decision on a device that needs approval. If the device may ask and has no
-// request yet, Await makes one.
+// Await returns the decision on a device that needs approval. If the device has no request and may
+// create one, Await creates it.
 func (e Enrolments) Await(ctx context.Context, a access.Applicant) (v access.Verdict, err error) {
 	s := e.Loop.Snapshot()
 	r := requestOf(a, time.Time{})
@@ -55,8 +55,8 @@ func (e Enrolments) Await(ctx context.Context, a access.Applicant) (v access.Ver
 	return v, nil
 }
 
-// denied returns the denied request of a device's key. With the same token, other claims do not
-// make it another device.
+// denied returns the denied request of a device's key. With the same token, other values from the
+// device do not make it a different device.
 func denied(s state.Snapshot, a access.Applicant) *joinRequest {
 	for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
 		if r.Annotations[state.RequestKey] == a.Key && r.Spec.Username == state.TokenUser(a.Token) &&
@@ -67,8 +67,8 @@ func denied(s state.Snapshot, a access.Applicant) *joinRequest {
 	return nil
 }
 
-// startRequest returns the changes that make a device's request. A key has one request: if it asks
-// for something else, such as another name, the earlier request ends.
+// startRequest returns the changes that create a device's request. A key has one request: if it
+// requests something else, such as another name, the earlier request ends.
 func startRequest(s state.Snapshot, a access.Applicant, now time.Time) (changes []state.Change, err error) {
 	r := requestOf(a, now)
 	with, all := 0, 0
@@ -116,8 +116,8 @@ func unknown(s string) string {
 	return s
 }
 
-// requestOf returns a device's request. The name is a hash of all that the device asks and claims,
-// so an administrator approves exactly what was shown.
+// requestOf returns a device's request. Its name is a hash of all values from the device, so an
+// administrator approves exactly the values that are shown.
 func requestOf(a access.Applicant, now time.Time) *joinRequest {
 	h := sha256.New()
 	for _, part := range []string{a.Key, a.Node, a.Site, a.MachineID, a.Serial, a.Token} {
@@ -149,7 +149,7 @@ func requestAt(s state.Snapshot, name string) *joinRequest {
 	return r
 }
 
-// markIssued returns the changes that mark a request as issued, if it is still there and approved.
+// markIssued returns the changes that mark a request as issued, if it exists and is approved.
 func markIssued(s state.Snapshot, en access.Enrolment) (changes []state.Change, err error) {
 	if en.Request == "" {
 		return nil, nil

@@ -1,5 +1,5 @@
-// Package owner reads who owns files, and hands files that a command makes in a data directory to
-// the owner of that directory. It sets no permissions: packages store and pki do.
+// Package owner reads the owners of files. It gives files that a command creates in a data
+// directory to the owner of that directory. It sets no permissions: packages store and pki do.
 package owner
 
 import (
@@ -38,8 +38,8 @@ func hardLinks(info fs.FileInfo) int {
 }
 
 // Give changes the owner of a file or directory in the data directory dir to the owner of dir. Root
-// often runs a command, and a hub with its own user could not read root's files. A file with
-// several hard links keeps its owner, because it may be somebody else's.
+// often runs a command, and a hub with its own user cannot read root's files. A file with several
+// hard links keeps its owner, because it may be another user's file.
 func Give(f *os.File, dir string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -55,9 +55,9 @@ func Give(f *os.File, dir string) error {
 	return f.Chown(Of(in), Group(in))
 }
 
-// WriteFile writes a file of a data directory that only its owner may read, whole or not at all. As
-// it may be a key, no temporary copy is made elsewhere, such as in $TMPDIR. The directory's owner
-// gets it.
+// WriteFile writes a file of a data directory that only its owner may read, completely or not at
+// all. The file may be a key, so no temporary copy is written elsewhere, for example in $TMPDIR.
+// The file gets the directory's owner.
 func WriteFile(path string, text []byte) error {
 	dir := filepath.Dir(path)
 	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o600), renameio.IgnoreUmask(),
@@ -75,8 +75,8 @@ func WriteFile(path string, text []byte) error {
 	return f.CloseAtomicallyReplace()
 }
 
-// GiveDirectory is Give for a new directory in dir. The owner of dir may have replaced it since, so
-// symbolic links are not followed.
+// GiveDirectory is Give for a new directory in dir. It does not follow symbolic links, because the
+// owner of dir may have replaced the directory by one.
 func GiveDirectory(path, dir string) error {
 	d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

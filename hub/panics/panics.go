@@ -1,10 +1,10 @@
-// Package panics keeps a panic in one goroutine from ending the whole hub: one request, one
-// device's answer or one view of the page must not take the hub from its fleet.
+// Package panics keeps a panic in one goroutine from ending the whole hub. A failure of one
+// request, one device's message or one view of the page must not disconnect the fleet.
 //
 // Every goroutine that a package of the hub starts defers Catch or CatchThen first; a test of the
 // hub's main package checks that. A caught panic is logged as an error with its stack, and counted
-// for the metrics. The package repairs nothing: a goroutine's own deferred calls release what it
-// holds, and CatchThen informs those that wait for it.
+// for the metrics. The package repairs nothing: a goroutine's own deferred calls release its
+// resources, and CatchThen informs goroutines that wait for it.
 package panics
 
 import (
@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// quiet is how long further stacks of the same family are not logged: a panic that each message
+	// quiet is how long further stacks of the same family are not logged. A panic that each message
 	// repeats must not fill the log.
 	quiet = time.Minute
-	// again is how long Keep waits before it starts something again.
+	// again is how long Keep waits before it restarts a function.
 	again = time.Second
 )
 
@@ -38,15 +38,15 @@ var (
 func Log(l *slog.Logger) { logger.Store(l) }
 
 // Catch must be deferred directly. The family names the goroutine's work in the log and the
-// metrics, so it is a constant of the code, never input; args are added to the log line.
+// metrics. It is a constant of the code, never input. args are added to the log line.
 func Catch(family string, args ...any) {
 	if p := recover(); p != nil {
 		Note(family, p, args...)
 	}
 }
 
-// CatchThen is Catch for a goroutine with a waiting caller: then receives the error and ends the
-// wait.
+// CatchThen is Catch for a goroutine with a waiting caller. It calls then with the error, which
+// must end the wait.
 func CatchThen(family string, then func(error)) {
 	if p := recover(); p != nil {
 		Note(family, p)
@@ -54,7 +54,7 @@ func CatchThen(family string, then func(error)) {
 	}
 }
 
-// Keep runs something until ctx ends, and starts it again a second after a panic.
+// Keep runs a function until ctx ends, and restarts it a second after a panic.
 func Keep(ctx context.Context, family string, run func(context.Context) error) error {
 	for {
 		over, err := once(ctx, family, run)

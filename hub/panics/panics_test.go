@@ -23,11 +23,11 @@ func TestAPanicIsLoggedOnceAMinuteAndCounted(t *testing.T) {
 				panic("ouch")
 			}()
 		}
-		if said := out.String(); strings.Count(said, "ouch") != 1 || !strings.Contains(said, "level=ERROR") || !strings.Contains(said, "panics_test.go") || !strings.Contains(said, "node=pi-1") {
-			t.Errorf("logged %s", said)
+		if log := out.String(); strings.Count(log, "ouch") != 1 || !strings.Contains(log, "level=ERROR") || !strings.Contains(log, "panics_test.go") || !strings.Contains(log, "node=pi-1") {
+			t.Errorf("logged %s", log)
 		}
 		if n := Counts()["test"] - before; n != 5 {
-			t.Errorf("counted %d, want 5", n)
+			t.Errorf("%d panics are counted, want 5", n)
 		}
 		time.Sleep(quiet)
 		func() {
@@ -35,7 +35,7 @@ func TestAPanicIsLoggedOnceAMinuteAndCounted(t *testing.T) {
 			panic("ouch")
 		}()
 		if strings.Count(out.String(), "ouch") != 2 {
-			t.Error("a minute later nothing is logged")
+			t.Error("a panic a minute later is not logged")
 		}
 	})
 }
@@ -61,7 +61,7 @@ func TestKeepRunsAgain(t *testing.T) {
 			return ended
 		})
 		if runs != 3 || !errors.Is(err, ended) {
-			t.Errorf("%d runs, %v", runs, err)
+			t.Errorf("Keep has run the function %d times: %v", runs, err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -10,22 +10,22 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A simulation is the copy of the fleet for one forecast.
+// A simulation is the copy of the fleet in which a forecast happens.
 type simulation struct {
 	settler   *control.Settler
 	start     state.Snapshot
 	s         state.Snapshot
 	now       time.Time
 	short     bool
-	startPods []*corev1.Pod // on the nodes in question
+	startPods []*corev1.Pod // pods on the drained or deleted nodes
 	over      func() bool
 
 	deviceQueue []types.UID // pods that devices have to start or stop, in order
 	known       map[types.UID]state.Key
-	left        map[types.UID]bool        // gone or being deleted
-	order       []types.UID               // the order of leaving
+	left        map[types.UID]bool        // pods that are removed or being deleted
+	order       []types.UID               // the same pods in the order in which they left
 	created     []types.UID               // pods that the simulation created, in order
-	by          map[types.UID]*corev1.Pod // set at the end: see replacements
+	by          map[types.UID]*corev1.Pod // set at the end by replacements
 }
 
 func newSimulation(r Rules, s state.Snapshot, nodes []string, now time.Time) *simulation {
@@ -66,7 +66,7 @@ func (p *simulation) do(changes []state.Change) {
 	p.observe(made)
 }
 
-// observe notes which pods were created, which leave, and what devices have to do.
+// observe notes the created pods, the pods that leave, and the work for devices.
 func (p *simulation) observe(log []state.Applied) {
 	for _, a := range log {
 		if a.Key.Kind != state.Pods {
@@ -95,8 +95,8 @@ func running(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && ready != nil && ready.Status == corev1.ConditionTrue
 }
 
-// run continues until all is done or nothing more can happen. held is how many budgets are counted
-// each time.
+// run continues until the forecast is complete or nothing more can happen. held is how many budgets
+// are counted each time.
 func (p *simulation) run(held int) {
 	work, rings := 0, 0
 	quiet := p.now
@@ -126,7 +126,7 @@ func (p *simulation) run(held int) {
 	}
 }
 
-// runDevices does what ready devices do: stop deleted pods and run new ones.
+// runDevices does the work of ready devices: it stops deleted pods and runs new ones.
 func (p *simulation) runDevices() (changes []state.Change) {
 	uids := p.deviceQueue
 	p.deviceQueue = nil
@@ -143,7 +143,7 @@ func (p *simulation) runDevices() (changes []state.Change) {
 		switch {
 		case pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0:
 			changes = append(changes, state.Remove(pod, ""))
-		case pod.DeletionTimestamp != nil && !state.Terminated(pod): // the owner of its finalizer counts the result
+		case pod.DeletionTimestamp != nil && !state.Terminated(pod): // a controller with a finalizer still counts the result
 			pod = pod.DeepCopy()
 			pod.Status.Phase = corev1.PodFailed
 			changes = append(changes, state.Put(pod, ""))
@@ -159,7 +159,7 @@ func (p *simulation) runDevices() (changes []state.Change) {
 	return changes
 }
 
-// done tells whether every question is answered: each pod that left has a replacement that the
+// done tells whether the forecast is complete: each pod that left has a replacement that the
 // scheduler has tried.
 func (p *simulation) done() bool {
 	if !p.over() {

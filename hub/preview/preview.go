@@ -1,9 +1,9 @@
-// Package preview forecasts what happens to pods before an action is carried out.
+// Package preview forecasts what an action does to pods, before it is carried out.
 //
-// It carries out the action on a copy of the fleet: the hub's own deciders settle it with package
-// control, ready devices obey at once, and time jumps from alarm to alarm. Nothing is stored. It
-// has no rules of its own, so the forecast comes true unless something else changes. It cannot know
-// how long an image takes to pull or whether a pod becomes ready.
+// It carries out the action on a copy of the fleet. The hub's own deciders settle the copy with
+// package control, ready devices obey at once, and time jumps from alarm to alarm. Nothing is
+// stored. The package adds no rules, so the forecast comes true unless something else changes. It
+// cannot know how long an image takes to pull or whether a pod becomes ready.
 package preview
 
 import (
@@ -21,34 +21,34 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// MaxPods is for how many pods a new node is searched, at about a millisecond each. Beyond it the
-// forecast only says which pods leave.
+// MaxPods limits the pods for which a new node is searched, at about a millisecond each. Above it
+// the forecast only says which pods leave.
 const MaxPods = 300
 
 const (
-	maxSteps  = 300             // settlings of one forecast
+	maxSteps  = 300             // number of times that one forecast settles the copy
 	maxWork   = 150_000         // pods over which budgets are counted
-	lookAhead = 5 * time.Minute // how far to follow alarms after the last action of a device
+	lookAhead = 5 * time.Minute // how long alarms are followed after the last action of a device
 	maxAlarms = 30              // number of alarms after that
 )
 
-// Rules are the deciders of a forecast: those that drain, create, place and hold volumes. Those
-// that judge nodes are left out, because no node falls silent in a forecast.
+// Rules are the deciders of a forecast: those that drain nodes, create and place pods, and bind
+// volumes. Deciders that judge nodes are omitted, because no node becomes silent in a forecast.
 type Rules struct {
 	Deciders []control.Decider
 	Follows  control.Consequences
 }
 
-// An End is what becomes of a pod.
+// An End is the result for a pod.
 type End string
 
 const (
-	Moves   End = "Moves"   // its replacement goes to Node
-	Pending End = "Pending" // its replacement fits no node: Why
-	Lost    End = "Lost"    // nothing recreates it: Why
-	Remains End = "Remains" // it does not leave: Why, or Hold
-	Daemon  End = "Daemon"  // it belongs to a daemon set and stays
-	Open    End = "Open"    // the forecast does not reach that far
+	Moves   End = "Moves"   // the replacement is placed on Node
+	Pending End = "Pending" // the replacement fits no node; Why has the reason
+	Lost    End = "Lost"    // no controller recreates the pod; Why has the reason
+	Remains End = "Remains" // the pod does not leave; Why or Hold has the reason
+	Daemon  End = "Daemon"  // the pod belongs to a daemon set and stays
+	Open    End = "Open"    // the forecast ends before the result
 )
 
 // Why a stateful set does not recreate a pod yet.
@@ -57,37 +57,37 @@ const (
 	Unstopped = "its stateful set recreates it when the old one has stopped, but its device is silent"
 )
 
-// A Fate is what becomes of one pod.
+// A Fate is the forecast for one pod.
 type Fate struct {
-	Pod    *corev1.Pod // as it is now
+	Pod    *corev1.Pod // the pod before the action
 	End    End
 	Node   string // the node of its replacement
 	Why    string
-	Hold   *state.EvictionRefusal // what blocks it: for ever if it remains, otherwise at first
-	Silent bool                   // its node is not ready: it stays Terminating until the device is back
+	Hold   *state.EvictionRefusal // the budget that blocks the pod: permanently if it remains, otherwise at first
+	Silent bool                   // the node is not ready: the pod stays Terminating until the device is back
 }
 
 // A Budget is a disruption budget that blocks some of the pods.
 type Budget struct {
 	*policyv1.PodDisruptionBudget
-	Count state.BudgetCount // now
+	Count state.BudgetCount // its present counts
 	Pods  int               // pods that it blocks at first
-	Stuck int               // of them, the pods that never leave
-	Never bool              // it would block them even if all pods were healthy
+	Stuck int               // how many of these pods never leave
+	Never bool              // the budget would block the pods even if all were healthy
 }
 
-// A Forecast is what would happen.
+// A Forecast is the expected result of an action.
 type Forecast struct {
 	Fates   []Fate
 	Budgets []Budget
-	Others  []*corev1.Pod // preempted pods elsewhere
-	Many    bool          // more than MaxPods would leave: their new nodes are not known
-	Short   bool          // the forecast ends early, at its limit
+	Others  []*corev1.Pod // pods on other nodes that are preempted
+	Many    bool          // more than MaxPods pods leave, so their new nodes are not known
+	Short   bool          // the forecast reached its limit and ended early
 }
 
-// Drain forecasts a drain of the nodes with an order.
+// Drain forecasts a drain of the nodes with the given order.
 func (r Rules) Drain(s state.Snapshot, nodes []string, order state.DrainOrder, now time.Time) (f Forecast) {
-	order.Timeout = state.MaxDrainTimeout.String() // the duration is not forecast
+	order.Timeout = state.MaxDrainTimeout.String() // the forecast does not include durations
 	p := newSimulation(r, s, nodes, now)
 	leave := 0
 	for _, pod := range p.startPods {
@@ -156,8 +156,8 @@ func (r Rules) Drain(s state.Snapshot, nodes []string, order state.DrainOrder, n
 	return p.finish(f)
 }
 
-// stuck counts the pods that a budget blocks for ever. Some only wait for a new healthy pod of
-// their owner, so the result of the simulation counts.
+// stuck counts the pods that a budget blocks permanently. Other pods only wait for a new healthy
+// pod of their owner, so the result of the simulation decides.
 func (b *Budget) stuck(fates []Fate) {
 	for _, x := range fates {
 		if x.End == Remains && x.Hold != nil && x.Hold.Budget == b.Name && x.Pod.Namespace == b.Namespace {
@@ -167,8 +167,8 @@ func (b *Budget) stuck(fates []Fate) {
 	b.Never = b.Stuck > 0 && (b.Count.Desired >= b.Count.Expected || b.Count.Unknown != "")
 }
 
-// Delete forecasts the deletion of nodes. Budgets do not count: the pods are removed with their
-// nodes.
+// Delete forecasts the deletion of nodes. Budgets do not count, because the pods are removed with
+// their nodes.
 func (r Rules) Delete(s state.Snapshot, nodes []string, now time.Time) (f Forecast) {
 	p := newSimulation(r, s, nodes, now)
 	if f.Many = len(p.startPods) > MaxPods; f.Many {
@@ -209,7 +209,7 @@ func (r Rules) Delete(s state.Snapshot, nodes []string, now time.Time) (f Foreca
 // over is the end of a pod that has finished.
 const over End = "over"
 
-// stays tells whether an order leaves a pod where it is, and sets why.
+// stays tells whether an order leaves a pod on its node, and sets the reason.
 func (f *Fate) stays(order state.DrainOrder) bool {
 	is, why := drain.OutcomeOf(f.Pod, order)
 	owner := metav1.GetControllerOfNoCopy(f.Pod)
@@ -227,7 +227,7 @@ func (f *Fate) stays(order state.DrainOrder) bool {
 	return true
 }
 
-// holds returns what blocks the pods after the first settling.
+// holds returns the reasons why pods are blocked after the first settling.
 func (p *simulation) holds(order state.DrainOrder) map[types.UID]*state.EvictionRefusal {
 	holds, now := map[types.UID]*state.EvictionRefusal{}, state.NewEvictionRefusals(p.s, p.now)
 	if order.DisableEviction {

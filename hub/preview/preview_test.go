@@ -34,8 +34,8 @@ import (
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// A world runs all deciders of the hub with devices that obey each second: it shows what really
-// happens.
+// A world runs all deciders of the hub, and devices that execute their desired state each second.
+// It shows what really happens.
 type world struct {
 	testing.TB
 	s       state.Snapshot
@@ -179,7 +179,7 @@ func atMost(n string) func(*policyv1.PodDisruptionBudgetSpec) {
 	return func(b *policyv1.PodDisruptionBudgetSpec) { b.MaxUnavailable = ptr.To(intstr.Parse(n)) }
 }
 
-// tell writes a forecast as lines with the names of workloads, because pod names are random.
+// tell writes a forecast as lines. They have the names of workloads, because pod names are random.
 func tell(f preview.Forecast) string {
 	var lines []string
 	for _, x := range f.Fates {
@@ -231,7 +231,7 @@ func TestForecastOfADrain(t *testing.T) {
 		set   func(w *world)
 		want  string
 	}{
-		{"the pods of a deployment go where there is room", state.DrainOrder{}, func(w *world) {
+		{"the pods of a deployment move to nodes with space", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(deployment("web", 2, "1"))
 			w.wait(3 * time.Second)
@@ -255,25 +255,25 @@ func TestForecastOfADrain(t *testing.T) {
 			w.put(bare("lonely", "a"))
 			w.wait(3 * time.Second)
 		}, "lonely Lost: it has no owner"},
-		{"a budget makes the second wait until the first is back", state.DrainOrder{}, func(w *world) {
+		{"a budget delays the second pod until the first is replaced", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(deployment("web", 2, "1"), budget("web", atMost("1")))
 			w.wait(3 * time.Second)
 			w.node("b", "oslo", "4")
 		}, "web Moves to b\nweb Moves to b, held by web\nbudget web holds 1, never false"},
-		{"a budget that allows no disruption blocks all pods for ever", state.DrainOrder{}, func(w *world) {
+		{"a budget that allows no disruption blocks all pods permanently", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(deployment("web", 2, "1"), budget("web", atMost("0")))
 			w.wait(3 * time.Second)
 			w.node("b", "oslo", "4")
 		}, "web Remains, held by web\nweb Remains, held by web\nbudget web holds 2, never true"},
-		{"a budget that needs all pods blocks them for ever", state.DrainOrder{}, func(w *world) {
+		{"a budget that needs all pods blocks them permanently", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(deployment("web", 2, "1"), budget("web", atLeast("2")))
 			w.wait(3 * time.Second)
 			w.node("b", "oslo", "4")
 		}, "web Remains, held by web\nweb Remains, held by web\nbudget web holds 2, never true"},
-		{"a budget blocks for ever if the replacement has no space", state.DrainOrder{}, func(w *world) {
+		{"a budget blocks permanently if the replacement has no space", state.DrainOrder{}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.put(deployment("web", 2, "2"), budget("web", atMost("1")))
 			w.wait(3 * time.Second)
@@ -354,7 +354,7 @@ func TestForecastOfADeletion(t *testing.T) {
 	}
 }
 
-// TestTooManyPodsAreOnlyCounted: above the limit the forecast does not search new nodes.
+// Above the limit the forecast does not search for new nodes.
 func TestTooManyPodsAreOnlyCounted(t *testing.T) {
 	s := crowd(50, preview.MaxPods/50+1)
 	var all []string
@@ -368,13 +368,13 @@ func TestTooManyPodsAreOnlyCounted(t *testing.T) {
 			got[x.End]++
 		}
 		if !f.Many || !maps.Equal(got, want) {
-			t.Errorf("%d: %v, %v, wants %v", i, f.Many, got, want)
+			t.Errorf("%d pods: %v, %v, want %v", i, f.Many, got, want)
 		}
 	}
 }
 
-// FuzzADrainGoesAsForetold compares forecasts of random fleets with what then happens.
-func FuzzADrainGoesAsForetold(f *testing.F) {
+// FuzzDrainForecasts compares forecasts for random fleets with the results of the actions.
+func FuzzDrainForecasts(f *testing.F) {
 	for seed := range int64(60) {
 		f.Add(seed)
 	}
@@ -429,9 +429,9 @@ func FuzzADrainGoesAsForetold(f *testing.F) {
 			}
 		}
 		order := state.DrainOrder{Force: r.Intn(2) == 0, DeleteEmptyDirData: true, Timeout: "1h"}
-		told := rules.Drain(w.s, drained, order, w.now)
-		if told.Short {
-			t.Skip("too much to look at")
+		forecast := rules.Drain(w.s, drained, order, w.now)
+		if forecast.Short {
+			t.Skip("the forecast reached its limit")
 		}
 		before := map[string]bool{}
 		for p := range w.s.Pods("") {
@@ -444,14 +444,14 @@ func FuzzADrainGoesAsForetold(f *testing.F) {
 			changes = append(changes, state.Put(next, ""))
 		}
 		w.do(changes...)
-		for range 90 { // no more nodes fall silent; silent ones are not evicted further
+		for range 90 { // from here on no node becomes silent, and pods of silent nodes are not evicted
 			w.wait(time.Second)
 		}
 		if len(w.silent) > 0 {
-			return // the forecast ends where evictions begin; it is enough that nothing fails before
+			return // the forecast ends where evictions begin, so only the events before are compared
 		}
 		var want, got []string
-		for _, x := range told.Fates {
+		for _, x := range forecast.Fates {
 			switch x.End {
 			case preview.Moves:
 				want = append(want, app(x.Pod)+" on "+x.Node)
@@ -461,13 +461,13 @@ func FuzzADrainGoesAsForetold(f *testing.F) {
 				}
 			case preview.Remains, preview.Daemon:
 				if now := w.s.Pod(x.Pod.Namespace, x.Pod.Name); now == nil || now.UID != x.Pod.UID || now.DeletionTimestamp != nil {
-					t.Errorf("seed %d: %s was forecast to stay (%s), and left", seed, x.Pod.Name, x.End)
+					t.Errorf("seed %d: %s left, but was forecast to stay (%s)", seed, x.Pod.Name, x.End)
 				}
 			case preview.Open:
 				t.Errorf("seed %d: the forecast lacks %s", seed, x.Pod.Name)
 			}
 			if now := w.s.Pod(x.Pod.Namespace, x.Pod.Name); x.End != preview.Remains && x.End != preview.Daemon && now != nil && now.UID == x.Pod.UID {
-				t.Errorf("seed %d: %s was forecast to leave (%s), and stayed", seed, x.Pod.Name, x.End)
+				t.Errorf("seed %d: %s stayed, but was forecast to leave (%s)", seed, x.Pod.Name, x.End)
 			}
 		}
 		for p := range w.s.Pods("") {
@@ -481,13 +481,13 @@ func FuzzADrainGoesAsForetold(f *testing.F) {
 		}
 		slices.Sort(want)
 		slices.Sort(got)
-		if len(told.Others) == 0 && !slices.Equal(want, got) {
-			t.Errorf("seed %d, draining %v: forecast\n%s\nand then happened\n%s", seed, drained, strings.Join(want, "\n"), strings.Join(got, "\n"))
+		if len(forecast.Others) == 0 && !slices.Equal(want, got) {
+			t.Errorf("seed %d, draining %v: the forecast is\n%s\nthe result is\n%s", seed, drained, strings.Join(want, "\n"), strings.Join(got, "\n"))
 		}
 	})
 }
 
-// crowd returns a fleet with a number of running pods on each node, fifty of each deployment.
+// crowd returns a fleet with each running pods on each node, fifty of each deployment.
 func crowd(nodes, each int) state.Snapshot {
 	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("250")}
 	var objects []state.Object
@@ -519,8 +519,8 @@ func crowd(nodes, each int) state.Snapshot {
 	return state.Load(state.Empty("crowd", noon), objects, uint64(len(objects)))
 }
 
-// BenchmarkDrain forecasts a drain of one of 5,000 nodes (200 ms are allowed), and of the most pods
-// whose new nodes are searched.
+// BenchmarkDrain forecasts a drain of one of 5,000 nodes, which may take 200 ms, and of the largest
+// number of pods for which new nodes are searched.
 func BenchmarkDrain(b *testing.B) {
 	held := budget("web-0", atMost("1"))
 	held.UID = "held"
@@ -530,7 +530,7 @@ func BenchmarkDrain(b *testing.B) {
 		drain       int
 		held        bool
 	}{
-		{"one of 5000", 5000, 10, 1, false}, {"one of 5000, held", 5000, 10, 1, true}, {"as many as are looked at", 1000, 50, preview.MaxPods / 50, false},
+		{"one of 5000", 5000, 10, 1, false}, {"one of 5000, blocked", 5000, 10, 1, true}, {"MaxPods pods", 1000, 50, preview.MaxPods / 50, false},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			s := crowd(c.nodes, c.each)

@@ -10,20 +10,20 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// gone tells whether a pod of the start is gone or being deleted.
+// gone tells whether a pod of the start is removed or being deleted.
 func (p *simulation) gone(pod *corev1.Pod) bool {
 	now := p.s.Pod(pod.Namespace, pod.Name)
 	return now == nil || now.UID != pod.UID || now.DeletionTimestamp != nil || state.Terminated(now)
 }
 
-// replaceable tells whether a controller may recreate a pod elsewhere.
+// replaceable tells whether a controller may recreate a pod on another node.
 func (p *simulation) replaceable(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	return owner != nil && owner.Kind != "DaemonSet" && p.s.ByUID(owner.UID) != nil
 }
 
-// replacements maps pods to their replacements: for a StatefulSet the pod of the same name,
-// otherwise the next pod created, in the order of leaving.
+// replacements maps pods to their replacements. For a StatefulSet that is the pod of the same name,
+// otherwise the next created pod, in the order in which the pods left.
 func (p *simulation) replacements() map[types.UID]*corev1.Pod {
 	by := map[types.UID]*corev1.Pod{}
 	free := map[types.UID][]*corev1.Pod{}
@@ -60,7 +60,8 @@ func (p *simulation) replacements() map[types.UID]*corev1.Pod {
 	return by
 }
 
-// maker returns what creates pods like this one: its controller, or that one's controller.
+// maker returns the workload that creates pods like this one: its controller, or the controller's
+// own controller.
 func (p *simulation) maker(pod *corev1.Pod) types.UID {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {

@@ -2,7 +2,7 @@ package search
 
 import "slices"
 
-// A Key is the word before a colon: the property that a term compares.
+// A Key is the word before a colon. It names the property that a term compares.
 type Key struct {
 	Name    string
 	How     How
@@ -11,7 +11,7 @@ type Key struct {
 	Example string
 }
 
-// How is the way to compare a value with a property. Case does not matter.
+// How is the way to compare a value with a property. All comparisons ignore case.
 type How int
 
 // The ways to compare.
@@ -28,7 +28,7 @@ const (
 	Nodes, Pods, Workloads, Sites, Events, Incidents = "nodes", "pods", "workloads", "sites", "events", "incidents"
 )
 
-// Keys has all keys in the order in which they are offered.
+// Keys has all keys in the order in which the page offers them.
 var Keys = []Key{
 	{"site", Whole, []string{Nodes, Pods, Sites, Events, Incidents}, "a site's name", "site:oslo"},
 	{"status", Whole, []string{Nodes, Pods, Workloads, Sites, Events, Incidents},

@@ -1,8 +1,8 @@
-// Package search parses the page's filters: words and terms such as site:oslo, which must all
+// Package search parses the page's filters: words and terms such as site:oslo, all of which must
 // match. A minus before a term negates it. Quotes keep spaces and colons in a value.
 //
-// It only parses text and compares values. Package admin passes the properties of nodes and pods,
-// and the existing values.
+// It only parses text and compares values. Package admin passes it the properties of nodes and
+// pods, and the existing values.
 package search
 
 import (
@@ -26,7 +26,7 @@ type Term struct {
 	Key   string // "" for a word
 	Value string // without quotes, in lower case
 	how   How
-	block netip.Prefix  // of an address; invalid for a prefix such as 10.0.
+	block netip.Prefix  // of an Address; invalid if the value is a prefix such as 10.0.
 	from  time.Duration // of a Clock: after midnight
 	until time.Duration // of a Clock: after midnight
 }
@@ -34,12 +34,12 @@ type Term struct {
 // A Query is a parsed search. The zero Query matches everything.
 type Query struct {
 	Terms []Term
-	// Wrong describes the first invalid part and how to correct it. The other parts are valid.
+	// Wrong describes the first invalid part and how to correct it. All other parts are valid.
 	Wrong string
 }
 
-// Known reports whether a value of a key exists, and if not, some that do. It is true for a key
-// whose values cannot be listed.
+// Known reports whether a value of a key exists; if not, it returns some existing values. ok is
+// true for a key whose values cannot be listed.
 type Known func(key, value string) (ok bool, have []string)
 
 // Parse parses the search of a list. It skips an invalid part and describes it in Wrong.
@@ -214,8 +214,8 @@ func timeOfDay(text string) (d time.Duration, ok bool) {
 	return 0, false
 }
 
-// Between returns the times of a Clock term: the latest from that has passed, and the next until
-// after it.
+// Between returns the times of a Clock term: from is the latest one that has passed, until the next
+// one after from.
 func (t Term) Between(now time.Time) (from, until time.Time) {
 	midnight := now.UTC().Truncate(day)
 	from, until = midnight.Add(t.from), midnight.Add(t.until)
@@ -282,8 +282,8 @@ func like(pattern, value string) bool {
 	return true
 }
 
-// Exact returns the value that every match must have under a key, or "". Callers use it to look up
-// an index.
+// Exact returns the value that every match must have under a key, "" if there is none. Callers use
+// it to look up an index.
 func (q Query) Exact(key string) string {
 	for _, t := range q.Terms {
 		if t.Key == key && !t.Not && t.how == Whole && !strings.Contains(t.Value, "*") {
@@ -330,7 +330,7 @@ type Spot struct {
 	Head  string // the text before it
 	Not   bool
 	Key   string // "" for a word or an unfinished key
-	Value string // as far as typed, without quotes, in lower case
+	Value string // as far as it is typed, without quotes, in lower case
 }
 
 // Last returns the unfinished term at the end of a text.

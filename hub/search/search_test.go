@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// sites is the function Known of these tests.
+// sites implements Known for the tests.
 func sites(key, value string) (bool, []string) {
 	have := []string{"bergen", "oslo", "two words"}
 	return key != "site" || slices.Contains(have, value), have
@@ -20,14 +20,14 @@ func TestParse(t *testing.T) {
 		wrong            string // part of Wrong; "": none
 	}{
 		{"an empty search finds all", Nodes, "  \t ", "", ""},
-		{"words are words", Nodes, "Pi 4", "pi 4", ""},
+		{"words are searched as they are", Nodes, "Pi 4", "pi 4", ""},
 		{"a key has a value", Nodes, "SITE:Oslo status:attention", "site:oslo status:attention", ""},
-		{"a minus is not", Nodes, "-site:oslo -pi", "-site:oslo -pi", ""},
+		{"a minus negates a term", Nodes, "-site:oslo -pi", "-site:oslo -pi", ""},
 		{"a minus alone is a word", Nodes, "-", `"-"`, ""},
 		{"quotes keep spaces", Nodes, `site:"two words" "a b"`, `site:"two words" "a b"`, ""},
 		{"quotes keep colons", Events, `"docker.io/nginx:1"`, `"docker.io/nginx:1"`, ""},
 		{"quotes keep a minus", Nodes, `"-x"`, `"-x"`, ""},
-		{"label takes = and :", Nodes, "label=room=kitchen label:room", "label:room=kitchen label:room", ""},
+		{"a label's value may follow = or :", Nodes, "label=room=kitchen label:room", "label:room=kitchen label:room", ""},
 		{"a value may have colons", Pods, "image:nginx:1.27", "image:nginx:1.27", ""},
 		{"an unknown key is reported, and the rest is searched", Nodes, "pi room:kitchen", "pi", "Unknown key “room:”; use site:, status:, condition:, label:, ip:, board:, agent:, image:, node:. For a label write label:room=kitchen"},
 		{"a key of another list is reported", Sites, "board:pi", "", "The list of sites has no key “board:”; use site:, status:, label:."},
@@ -48,7 +48,7 @@ func TestParse(t *testing.T) {
 	} {
 		q := Parse(c.list, c.text, sites)
 		if q.String() != c.want || (q.Wrong == "") != (c.wrong == "") || !strings.Contains(q.Wrong, c.wrong) {
-			t.Errorf("%s: %q is %q, %q; want %q, %q", c.rule, c.text, q, q.Wrong, c.want, c.wrong)
+			t.Errorf("%s: %q is parsed as %q with the error %q; want %q, %q", c.rule, c.text, q, q.Wrong, c.want, c.wrong)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func TestIs(t *testing.T) {
 	} {
 		q := Parse(Nodes, c.term, nil)
 		if len(q.Terms) != 1 || q.Terms[0].Is(c.value) != c.want {
-			t.Errorf("%s is %q: want %v (%q)", c.term, c.value, c.want, q.Wrong)
+			t.Errorf("%s matches %q: want %v (%q)", c.term, c.value, c.want, q.Wrong)
 		}
 	}
 }
@@ -77,11 +77,11 @@ func TestIs(t *testing.T) {
 func TestBetween(t *testing.T) {
 	for _, c := range []struct{ rule, term, now, from, until string }{
 		{"this morning", "time:1-2:30", "29T08:00", "29T01:00", "29T02:30"},
-		{"it is not over", "time:1-2", "29T01:30", "29T01:00", "29T02:00"},
-		{"it begins now", "time:1-2", "29T01:00", "29T01:00", "29T02:00"},
-		{"it comes later today: yesterday's", "time:22-23", "29T08:00", "28T22:00", "28T23:00"},
+		{"before until", "time:1-2", "29T01:30", "29T01:00", "29T02:00"},
+		{"at from", "time:1-2", "29T01:00", "29T01:00", "29T02:00"},
+		{"before from: the times are yesterday's", "time:22-23", "29T08:00", "28T22:00", "28T23:00"},
 		{"across midnight", "time:23-4", "29T08:00", "28T23:00", "29T04:00"},
-		{"across midnight, before it", "time:23-4", "29T23:30", "29T23:00", "30T04:00"},
+		{"across midnight, before midnight", "time:23-4", "29T23:30", "29T23:00", "30T04:00"},
 	} {
 		const layout = "2006-01-02T15:04"
 		now, err := time.Parse(layout, "2026-11-"+c.now)
@@ -91,7 +91,7 @@ func TestBetween(t *testing.T) {
 		}
 		from, until := q.Terms[0].Between(now)
 		if from.Format(layout) != "2026-11-"+c.from || until.Format(layout) != "2026-11-"+c.until {
-			t.Errorf("%s: %s at %s is %s to %s; want %s to %s", c.rule, c.term, c.now, from, until, c.from, c.until)
+			t.Errorf("%s: %s at %s is from %s until %s; want %s until %s", c.rule, c.term, c.now, from, until, c.from, c.until)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func TestLast(t *testing.T) {
 	} {
 		s := Last(c.text)
 		if s.Head != c.head || s.Key != c.key || s.Value != c.value || s.With("v") != c.with {
-			t.Errorf("%q ends in %+v, with v %q; want %+v", c.text, s, s.With("v"), c)
+			t.Errorf("the last term of %q is %+v, completed %q; want %+v", c.text, s, s.With("v"), c)
 		}
 	}
 	if s := Last("site:t"); s.With("two words") != `site:"two words"` {
@@ -123,8 +123,8 @@ func TestLast(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that any query is bounded, that its text parses to an equal query, that only a
-// minus negates a term, and that errors are reported.
+// FuzzParse checks that any query is limited in size, that its text parses to an equal query, that
+// only a minus negates a term, and that errors are reported.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"", `pi -site:oslo "a b"`, `label=room=kit*en`, "ip:10.0.0.0/8", `"`, "-", `x"y z"w:`, "site:\u0130", "a:\xff", `-"-x"`, `""`, `"" -""`, "-:x", ":", `label="a b"`} {
 		f.Add(s)
@@ -137,14 +137,14 @@ func FuzzParse(f *testing.F) {
 			}
 			again := Parse(list, q.String(), nil)
 			if len(q.String()) <= MaxText && (again.Wrong != "" || !slices.Equal(again.Terms, q.Terms)) {
-				t.Fatalf("%q is %+v, written %q, and that is %+v, %q", text, q.Terms, q, again.Terms, again.Wrong)
+				t.Fatalf("%q is %+v; its text %q is parsed as %+v, %q", text, q.Terms, q, again.Terms, again.Wrong)
 			}
 			for _, x := range q.Terms {
 				if x.Key == "" && !x.In(x.Value) {
-					t.Fatalf("%q: the word %q is not in itself", text, x.Value)
+					t.Fatalf("%q: the word %q does not match itself", text, x.Value)
 				}
 				if x.Key == "site" && !strings.Contains(x.Value, "*") && !x.Is(x.Value) {
-					t.Fatalf("%q: %q is not itself", text, x.Value)
+					t.Fatalf("%q: %q does not equal itself", text, x.Value)
 				}
 			}
 		}

@@ -11,7 +11,8 @@ import (
 	"flotilla.dev/hub/node"
 )
 
-// The store reports a database outage once, instead of each message.
+// While the database is unreachable, the store reports that once, instead of an error for each
+// message.
 func TestMessagesThatCannotBeStored(t *testing.T) {
 	d := &devices{log: slog.New(slog.DiscardHandler)}
 	other := errors.New("encode nodes/pi-1")
@@ -23,7 +24,7 @@ func TestMessagesThatCannotBeStored(t *testing.T) {
 		other:                  other,
 	} {
 		if got := d.acknowledge("pi-1", fmt.Errorf("store 1 change: %w", err)); !errors.Is(got, want) || want == nil && got != nil {
-			t.Errorf("%v becomes %v, want %v", err, got, want)
+			t.Errorf("acknowledge(%v) = %v, want %v", err, got, want)
 		}
 	}
 }

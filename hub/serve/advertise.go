@@ -12,10 +12,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// advertiseEvery is how often the hub checks its address and its authority for changes.
+// advertiseEvery is the interval at which the hub checks its address and its authority for changes.
 const advertiseEvery = time.Minute
 
-// advertiseAll keeps the fleet's information about its hub up to date.
+// advertiseAll keeps the published address and CA of the hub up to date.
 func (h *Hub) advertiseAll(ctx context.Context) error {
 	tick := time.NewTicker(advertiseEvery)
 	defer tick.Stop()
@@ -40,8 +40,8 @@ func (h *Hub) advertiseAll(ctx context.Context) error {
 	}
 }
 
-// advertise publishes the API's address and its CA in the fleet. It changes nothing that is up to
-// date.
+// advertise publishes the API's address and its CA in the fleet. It writes only objects that are
+// out of date.
 func (h *Hub) advertise(ctx context.Context) error {
 	says := state.Advertisement{Root: string(h.authority.RootPEM())}
 	if h.o.HTTPS != nil {

@@ -16,13 +16,13 @@ func TestWhereAHubIsReached(t *testing.T) {
 		own                     []string
 		want                    string
 	}{
-		{"at its first address", ":8443", "", []string{"192.168.1.10", "10.8.0.2"}, "https://192.168.1.10:8443"},
-		{"of IPv4, if it has one", ":8443", "", []string{"fd77::1", "192.168.1.10"}, "https://192.168.1.10:8443"},
-		{"at one of IPv6 where there is no other", "[::]:8443", "", []string{"fd77::1", "fd77::2"}, "https://[fd77::1]:8443"},
-		{"at no address: before the router is up", "0.0.0.0:8443", "", nil, "https://localhost:8443"},
-		{"at the address that it is bound to", "192.168.1.11:8443", "", []string{"192.168.1.10", "192.168.1.11"}, "https://192.168.1.11:8443"},
-		{"at the name that it is bound to", "gateway.local:8443", "", []string{"192.168.1.10"}, "https://gateway.local:8443"},
-		{"at the configured address", ":8443", "hub.example", []string{"192.168.1.10"}, "https://hub.example:8443"},
+		{"the machine's first address", ":8443", "", []string{"192.168.1.10", "10.8.0.2"}, "https://192.168.1.10:8443"},
+		{"an IPv4 address is preferred", ":8443", "", []string{"fd77::1", "192.168.1.10"}, "https://192.168.1.10:8443"},
+		{"an IPv6 address if there is no IPv4 address", "[::]:8443", "", []string{"fd77::1", "fd77::2"}, "https://[fd77::1]:8443"},
+		{"no address before the router is up", "0.0.0.0:8443", "", nil, "https://localhost:8443"},
+		{"the address of the listener", "192.168.1.11:8443", "", []string{"192.168.1.10", "192.168.1.11"}, "https://192.168.1.11:8443"},
+		{"the name of the listener", "gateway.local:8443", "", []string{"192.168.1.10"}, "https://gateway.local:8443"},
+		{"the configured address", ":8443", "hub.example", []string{"192.168.1.10"}, "https://hub.example:8443"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := config.Config{HTTPSListen: tt.listen, AdvertiseAddress: tt.advertise}
@@ -33,7 +33,8 @@ func TestWhereAHubIsReached(t *testing.T) {
 	}
 }
 
-// A gateway may boot before the router that gives it an address, and may get another address later.
+// A gateway may start before the router that gives it an address, and may get a different address
+// later.
 func TestTheHubsURLIsStoredAsItChanges(t *testing.T) {
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -53,10 +54,10 @@ func TestTheHubsURLIsStoredAsItChanges(t *testing.T) {
 		}
 		url, err := st.Meta(t.Context(), store.MetaURL)
 		if err != nil || url != h.url() || url != reachedAt(h.cfg, listener.Addr().String(), nil) {
-			t.Errorf("at %s commands get %q, and the page %q: %v", at, url, h.url(), err)
+			t.Errorf("with the address %s commands get %q, and the page %q: %v", at, url, h.url(), err)
 		}
 		if all, err := st.Meta(t.Context(), store.MetaURLs); err != nil || all != url+",https://other:8443" {
-			t.Errorf("at %s all are %q: %v", at, all, err)
+			t.Errorf("with the address %s all URLs are %q: %v", at, all, err)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 // exportPath gives an administrator the audit as JSON lines, with ?since= as in the command.
 const exportPath = "/audit/export"
 
-// exportAudit streams the audit. It checks the reader's right again and again, and ends when the
-// client reads nothing for half a minute.
+// exportAudit streams the audit. It checks the reader's right repeatedly, and ends when the client
+// reads nothing for half a minute.
 func (h *Hub) exportAudit(w http.ResponseWriter, r *http.Request) {
 	since, err := store.ParseSince(r.URL.Query().Get("since"), time.Now())
 	if err != nil {
@@ -47,6 +47,6 @@ func (h *Hub) exportAudit(w http.ResponseWriter, r *http.Request) {
 	})
 	if err != nil {
 		h.log.Warn("an export of the audit was cut off", "who", u.Name, "err", err)
-		panic(http.ErrAbortHandler) // the client must not take a part for the whole
+		panic(http.ErrAbortHandler) // so that the client does not accept a part as the whole
 	}
 }

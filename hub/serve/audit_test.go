@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// after calls a function once the answer has n bytes.
+// after calls a function once the response has n bytes.
 type after struct {
 	*httptest.ResponseRecorder
 	bytes int
@@ -41,7 +41,7 @@ func (a *after) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// audited returns the records since the last call, oldest first, as verb, resource, name, who,
+// audited returns the records since the last call, oldest first, as verb, resource, name, user and
 // code.
 func audited(t *testing.T, s *store.Store, since *int64) (lines []string) {
 	t.Helper()
@@ -108,13 +108,13 @@ func TestTheAuditIsExportedToAdministratorsAndItIsAudited(t *testing.T) {
 	}
 	w = &after{ResponseRecorder: httptest.NewRecorder()}
 	if get("admin", own, exportPath+"?since=2100-01-01", w); w.Code != 200 || w.Body.Len() != 0 {
-		t.Errorf("a future time: %d %s", w.Code, w.Body)
+		t.Errorf("since a future time: %d %s", w.Code, w.Body)
 	}
 	if w := httptest.NewRecorder(); get("admin", "evil.example", exportPath, w) || w.Code != http.StatusMisdirectedRequest {
 		t.Errorf("impersonation: %d", w.Code)
 	}
 
-	// The export ends with the reader's right, and the client does not take it for the whole.
+	// The export ends when the reader's right ends, and the client notices that it is incomplete.
 	for i := range 2000 {
 		hub.Guard.Note(store.Audit{Who: "kari", Verb: "patch", Resource: "nodes", Name: fmt.Sprint(i), Code: 200})
 	}
@@ -125,11 +125,11 @@ func TestTheAuditIsExportedToAdministratorsAndItIsAudited(t *testing.T) {
 	}}
 	aborted := get("admin", own, exportPath, w)
 	if n := bytes.Count(w.Body.Bytes(), []byte("\n")); !aborted || n > 1500 {
-		t.Errorf("%d records were sent after the right had ended; aborted %t", n, aborted)
+		t.Errorf("%d records are sent after the right has ended; aborted %t", n, aborted)
 	}
 }
 
-// Commands' orders are recorded, failures too, except those that only read.
+// Orders of commands are recorded, also failed ones. Orders that only read are not.
 func TestOrdersOfCommandsAreAudited(t *testing.T) {
 	hub, _ := wholeHub(t)
 	var last int64
@@ -143,7 +143,7 @@ func TestOrdersOfCommandsAreAudited(t *testing.T) {
 		{"resume", false, "resume nodes  by root: 200 0 devices"},
 		{"ca status", false, ""},
 		{"ca rotate-intermediate", false, "rotate authority intermediate by root: 200 "},
-		{"ca revoke", true, "revoke authority  by root: 500 1 devices have not renewed"}, // pi-1 has a certificate of the former one
+		{"ca revoke", true, "revoke authority  by root: 500 1 devices have not renewed"}, // pi-1 has a certificate of the former intermediate
 		{"ca rotate-root", false, "rotate authority root by root: 200 "},
 		{"ca rotate-root", true, "rotate authority root by root: 500 "},
 		{"ca revoke-force", false, "revoke authority force by root: 200 "},
@@ -157,8 +157,8 @@ func TestOrdersOfCommandsAreAudited(t *testing.T) {
 	}
 }
 
-// A device can send only its own messages, and its key ends with its enrolment.
-func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
+// A device can send only its own messages, and its key is valid until its enrolment ends.
+func TestALinkBelongsToOneKeyAndOneMachine(t *testing.T) {
 	hub, _ := wholeHub(t)
 	ctx := t.Context()
 	d := &devices{Devices: hub.Loop, ask: hub.Ask, log: slog.New(slog.DiscardHandler)}
@@ -169,7 +169,7 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 		t.Errorf("a status of another machine is accepted: %v", err)
 	}
 	if err := d.Status(ctx, peer, report("b", rec.MachineID)); err != nil || hub.Loop.Snapshot().Node("pi-1") == nil {
-		t.Fatalf("its own is refused: %v", err)
+		t.Fatalf("a status of its own machine is refused: %v", err)
 	}
 
 	e := enrolment.Enrolments{Loop: hub.Loop}
@@ -178,11 +178,11 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 		t.Fatalf("%+v", en)
 	}
 	if _, ok := e.Enrolment("nobody"); ok {
-		t.Error("no device is enrolled")
+		t.Error("an unknown node is enrolled")
 	}
 	later := metav1.NewTime(time.Now().Add(100 * 24 * time.Hour))
 	if err := e.Renewed(ctx, "pi-1", "another", later.Time); err == nil {
-		t.Error("another key's certificate counts")
+		t.Error("another key counts as enrolled")
 	}
 	if err := e.Renewed(ctx, "pi-1", rec.Key, later.Time); err != nil {
 		t.Error(err)
@@ -194,7 +194,7 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 	}
 	now := hub.Loop.Snapshot().Record("pi-1")
 	if now.Key != "k2" || now.MachineID != "m2" || now.Boot != "" || !slices.Contains(now.PastBoots, "b") {
-		t.Errorf("after another joined the record is %+v", now)
+		t.Errorf("after another device has joined the record is %+v", now)
 	}
 	var dismissal *broker.Dismissal
 	err := d.Connect(peer)
@@ -205,7 +205,7 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 	}
 	var notice struct{ Dismissed *wire.Dismissed }
 	if dismissal != nil && (json.Unmarshal(dismissal.Payload, &notice) != nil || notice.Dismissed == nil || notice.Dismissed.By != "join token other") {
-		t.Errorf("it gets %s", dismissal.Payload)
+		t.Errorf("the dismissal is %s", dismissal.Payload)
 	}
 	for name, p := range map[string]broker.Peer{
 		"the development listener": {Node: "pi-1", Machine: "m2", Boot: "c", Dev: true}, "a key that never was": {Node: "pi-1", Key: "k9", Boot: "c"},
@@ -217,10 +217,10 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 		}
 	}
 	if err := e.Enrol(ctx, en); err == nil || hub.Loop.Snapshot().Record("pi-1").Key != "k2" {
-		t.Errorf("the former key is the node's again: %v", err)
+		t.Errorf("the former key is enrolled again: %v", err)
 	}
 	if err := d.Status(ctx, peer, report("c", rec.MachineID)); err != nil || hub.Loop.Snapshot().Record("pi-1").Boot != "" {
-		t.Errorf("its message must be acknowledged, so that it is not sent again, and ignored: %v", err)
+		t.Errorf("a message of the former device must be ignored and acknowledged: %v", err)
 	}
 
 	// Deleting a Node ends its enrolment.
@@ -233,11 +233,11 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 		t.Error("the key of a deleted Node is accepted")
 	}
 	if err := e.Renewed(ctx, "pi-1", "k2", later.Time); err == nil {
-		t.Error("its certificate is renewed")
+		t.Error("the certificate of a deleted Node is renewed")
 	}
 }
 
-// An answer ends with its user's right: here a watch, through every layer of the hub.
+// A watch ends when its user's right ends, through every layer of the hub.
 func TestAWatchOfTheWholeHubEndsWithItsUser(t *testing.T) {
 	hub, people := wholeHub(t)
 	r := httptest.NewRequest(http.MethodGet, "/api/v1/nodes?watch=true", nil).WithContext(t.Context())
@@ -246,13 +246,13 @@ func TestAWatchOfTheWholeHubEndsWithItsUser(t *testing.T) {
 	began, over := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)
-		defer func() { _ = recover() }() // the client is gone
+		defer func() { _ = recover() }() // the client has disconnected
 		hub.Handler().ServeHTTP(&begun{ResponseRecorder: httptest.NewRecorder(), began: began}, r)
 	}()
 	select {
 	case <-began:
 	case <-time.After(2 * time.Minute):
-		t.Fatal("it does not begin")
+		t.Fatal("the watch does not begin")
 	}
 	if err := hub.Guard.DeleteUser(t.Context(), "operator-1"); err != nil {
 		t.Fatal(err)
@@ -260,11 +260,11 @@ func TestAWatchOfTheWholeHubEndsWithItsUser(t *testing.T) {
 	select {
 	case <-over:
 	case <-time.After(2 * time.Minute):
-		t.Error("it has not ended")
+		t.Error("the watch does not end")
 	}
 }
 
-// begun signals the beginning of an answer.
+// begun signals the beginning of a response.
 type begun struct {
 	*httptest.ResponseRecorder
 	began chan struct{}

@@ -11,9 +11,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// openAuthority opens the authority that the hubs of the database share, or the hub's own. It makes
-// a new one only for a fleet without devices: otherwise each device would have to join again by
-// hand.
+// openAuthority opens the authority that the hubs of the database share, or the hub's own. It
+// creates a new one only for a fleet without devices, because each device would have to join again
+// by hand.
 func (h *Hub) openAuthority(ctx context.Context, fleet state.Snapshot) error {
 	shared, err := cluster.Authority(ctx, h.Store)
 	if err == nil && shared == nil && !pki.Made(h.cfg.DataDir) {
@@ -21,7 +21,7 @@ func (h *Hub) openAuthority(ctx context.Context, fleet state.Snapshot) error {
 	}
 	switch {
 	case err != nil:
-	case shared != nil, h.Store.Leads(): // a hub that is alone now may have shared its database before
+	case shared != nil, h.Store.Leads(): // a single hub may have shared its database earlier
 		h.authority, err = cluster.ShareAuthority(ctx, h.Store, h.cfg, shared)
 	default:
 		h.authority, err = pki.OpenWith(h.cfg.DataDir, h.cfg.CAPassphraseFile)
@@ -33,7 +33,7 @@ func (h *Hub) openAuthority(ctx context.Context, fleet state.Snapshot) error {
 	return err
 }
 
-// joinedOf returns how many devices of a fleet have an identity.
+// joinedOf returns how many devices of a fleet have joined.
 func joinedOf(fleet state.Snapshot) (joined int) {
 	for rec := range state.Each[*state.Record](fleet, state.Records, "") {
 		if rec.Key != "" {
@@ -54,8 +54,8 @@ func lostAuthority(dataDir string, fleet state.Snapshot) error {
 		filepath.Join(dataDir, "pki"), joined, filepath.Join(dataDir, "pki", pki.BeginAnew))
 }
 
-// firmwareKey returns the key that signs boot configurations. It is made anew if it is missing:
-// without it, devices only miss new boot configurations.
+// firmwareKey returns the key that signs boot configurations. It creates a missing key, because
+// without the former key devices only miss new boot configurations.
 func (h *Hub) firmwareKey(fleet state.Snapshot) (ed25519.PrivateKey, error) {
 	had := h.authority.HasFirmwareKey()
 	key, err := h.authority.FirmwareKey()

@@ -27,7 +27,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A benchHub is a hub's loop with all its deciders, a store on disk, and a broker that only counts.
+// A benchHub is a hub's loop with all deciders, a store on disk, and a broker that only counts.
 type benchHub struct {
 	*node.Devices
 	b    *testing.B
@@ -49,7 +49,7 @@ func (h *benchHub) Request(string, string, wire.Request) error { return nil }
 
 func (h *benchHub) Disconnect(string) {}
 
-// startBench starts a hub; began is the time that its deadlines count from.
+// startBench starts a hub. began is the time from which its deadlines count.
 func startBench(b *testing.B, change func(*config.Config), objects ...state.Object) (h *benchHub, began time.Time) {
 	b.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -94,7 +94,7 @@ func benchName(i int) string { return fmt.Sprintf("pi-%06d", i) }
 
 func benchSite(i int) string { return fmt.Sprintf("site-%04d", i/50) }
 
-// benchMachine returns a machine ID as systemd makes them: 32 hexadecimal digits.
+// benchMachine returns a machine ID in systemd's form: 32 hexadecimal digits.
 func benchMachine(i int) string { return fmt.Sprintf("%x", md5.Sum([]byte(benchName(i)))) }
 
 func benchStatus(i int) wire.Status {
@@ -126,7 +126,7 @@ func benchPod(node string, i int) *corev1.Pod {
 	return p
 }
 
-// join lets n devices report for the first time, all at once, and waits until each has its desired
+// join lets n devices report for the first time, all at once. It waits until each has its desired
 // state.
 func (h *benchHub) join(n int) {
 	h.b.Helper()
@@ -150,7 +150,7 @@ func (h *benchHub) join(n int) {
 			}
 		}
 		h.mu.Unlock()
-		if len(untold) > 0 && time.Since(renewed) > h.cfg.LeaseInterval { // a busy hub gets it from the next lease
+		if len(untold) > 0 && time.Since(renewed) > h.cfg.LeaseInterval { // a busy hub receives the status again with the next lease
 			renewed, seq = time.Now(), seq+1
 			for _, name := range untold {
 				h.Lease(node.Caller{Node: name}, wire.Lease{Boot: "b", Seq: seq, Status: 1})
@@ -160,8 +160,8 @@ func (h *benchHub) join(n int) {
 	})
 }
 
-// BenchmarkJoin is a fleet that connects to a new hub at once, as after a power cut, until every
-// device is stored and has its desired state.
+// BenchmarkJoin connects a fleet to a new hub at once, as after a power cut. It measures until
+// every device is stored and has its desired state.
 func BenchmarkJoin(b *testing.B) {
 	for _, n := range []int{100, 1_000, 10_000} {
 		for name, with := range map[string]bool{"none": false, "blocks": true} {
@@ -181,7 +181,7 @@ func BenchmarkJoin(b *testing.B) {
 	}
 }
 
-// BenchmarkReturn is a fleet that reconnects to its hub at once and reports what the hub has stored
+// BenchmarkReturn reconnects a fleet to its hub at once. The devices report what the hub has stored
 // already.
 func BenchmarkReturn(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
@@ -213,8 +213,8 @@ func BenchmarkReturn(b *testing.B) {
 	}
 }
 
-// BenchmarkDaemonSet is a new DaemonSet on a fleet at rest, until every node has its pod in its
-// desired state; wait is the longest wait of an API call meanwhile.
+// BenchmarkDaemonSet creates a DaemonSet on a fleet at rest. It measures until every node has the
+// pod in its desired state; wait is the longest wait of an API call.
 func BenchmarkDaemonSet(b *testing.B) {
 	for _, n := range []int{100, 1_000, 10_000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
@@ -257,8 +257,8 @@ func BenchmarkDaemonSet(b *testing.B) {
 	}
 }
 
-// BenchmarkSilent is a fleet of which some nodes fall silent at once: the time from the deadline
-// until all of them are Ready=Unknown, tainted, and stored.
+// BenchmarkSilent makes some nodes of a fleet silent at once. It measures from the deadline until
+// all of them are Ready=Unknown, tainted, and stored.
 func BenchmarkSilent(b *testing.B) {
 	const grace = 3 * time.Second
 	for _, c := range []struct{ nodes, silent, pods int }{{1_000, 1, 0}, {10_000, 1, 0}, {10_000, 5_000, 0}, {10_000, 5_000, 3}} {
@@ -300,9 +300,9 @@ func BenchmarkSilent(b *testing.B) {
 	}
 }
 
-// BenchmarkStart is a hub that starts with a fleet in its database, until it serves. MB-heap is its
-// heap then, MB-peak the most memory that the process has had, including the making of the fleet.
-// CPU is that of all goroutines.
+// BenchmarkStart starts a hub with a fleet in its database, until the hub serves requests. MB-heap
+// is the heap at that moment, MB-peak the most memory of the process, including the creation of the
+// fleet. CPU is the sum of all goroutines.
 func BenchmarkStart(b *testing.B) {
 	for _, c := range []struct{ nodes, pods int }{{1_000, 0}, {10_000, 0}, {10_000, 3}, {100_000, 0}} {
 		n := c.nodes
@@ -342,7 +342,7 @@ func BenchmarkStart(b *testing.B) {
 					}
 				}
 			}
-			_, stop := start() // the first start gives every device a signed desired state
+			_, stop := start() // the first start signs a desired state for every device
 			stop()
 			began := cpuTime(b)
 			heap := uint64(0)

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// devices is the control loop as the broker needs it: it authorizes devices, and turns errors into
+// devices adapts the control loop for the broker: it authorizes devices, and turns errors into
 // acknowledgements.
 type devices struct {
 	*node.Devices
@@ -97,7 +97,8 @@ func (d *devices) Reply(p broker.Peer, id string, r wire.Reply) {
 	}
 }
 
-// acknowledge acknowledges messages whose errors a resend cannot mend.
+// acknowledge returns nil for errors that a repeated message would cause again, so that the broker
+// acknowledges the message.
 func (d *devices) acknowledge(name string, err error) error {
 	switch {
 	case errors.Is(err, node.ErrStale):
@@ -114,20 +115,20 @@ func (d *devices) acknowledge(name string, err error) error {
 	return err
 }
 
-// dismissalLines is the least time between two log lines about one dismissed device: an agent that
+// dismissalLines is the shortest time between two log lines about a dismissed device. An agent that
 // ignores its dismissal reconnects every few seconds.
 const dismissalLines = time.Minute
 
-// dismissals are the devices whose dismissal was logged lately. Each has a certificate of this hub,
-// so there are few.
+// dismissals are the devices whose dismissal was logged recently. There are few, because each has a
+// certificate of this hub.
 type dismissals struct {
 	mu sync.Mutex
 	by map[string]*dismissal // by node
 }
 
 type dismissal struct {
-	at         time.Time // of the line
-	suppressed int       // since then
+	at         time.Time // time of the last line
+	suppressed int       // lines suppressed since then
 }
 
 // shouldLog tells whether to write a line, and how many were suppressed before it.

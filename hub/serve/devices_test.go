@@ -20,13 +20,13 @@ func TestADismissalIsLoggedOnceAMinuteForEachNode(t *testing.T) {
 		t.Errorf("%d lines, with %d suppressed; want 10 and %d", lines, suppressed, 9*119)
 	}
 	if _, ok := f.shouldLog("pi-2", now); !ok {
-		t.Error("another node's is not logged")
+		t.Error("another node's dismissal is not logged")
 	}
 	for i := range 1000 {
 		now = now.Add(time.Minute)
 		f.shouldLog(fmt.Sprint("pi-", i), now)
 	}
 	if len(f.by) > 11 {
-		t.Errorf("%d are remembered", len(f.by))
+		t.Errorf("%d devices are stored", len(f.by))
 	}
 }

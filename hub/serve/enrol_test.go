@@ -32,7 +32,7 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 	if err := st.AddJoinToken(t.Context(), store.JoinToken{ID: "tok", Hash: []byte{1}, Site: "oslo", Uses: 9, Created: now, Expires: now.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	for _, node := range []string{"pi-1", "left-behind"} { // the Node of the second was deleted, and the hub crashed
+	for _, node := range []string{"pi-1", "left-behind"} { // the Node left-behind was deleted, but the hub crashed before its enrolment ended
 		if err := st.TakeUse(t.Context(), store.Use{Node: node, Key: "key of " + node, Token: "tok", At: now, Expires: now.AddDate(1, 0, 0)}); err != nil {
 			t.Fatal(err)
 		}
@@ -45,22 +45,22 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 	over := make(chan error)
 	go func() { over <- loop.Run(ctx) }()
 	defer func() { cancel(); <-over }()
-	speaks := func(name string) bool { return loop.Speaks(node.Caller{Node: name, Key: "key of " + name}) }
-	if speaks("pi-1") {
-		t.Fatal("before the move")
+	mayReport := func(name string) bool { return loop.Speaks(node.Caller{Node: name, Key: "key of " + name}) }
+	if mayReport("pi-1") {
+		t.Fatal("the records have enrolments before the move")
 	}
 	for range 2 {
 		if err := enrolment.Move(t.Context(), loop, st, log); err != nil {
 			t.Fatal(err)
 		}
-		if rec := loop.Snapshot().Record("pi-1"); !speaks("pi-1") || rec.Token != "tok" || rec.Boot != "b" || rec.Expires.IsZero() {
+		if rec := loop.Snapshot().Record("pi-1"); !mayReport("pi-1") || rec.Token != "tok" || rec.Boot != "b" || rec.Expires.IsZero() {
 			t.Errorf("%+v", rec)
 		}
-		if d := loop.Dismissed("key of left-behind"); speaks("left-behind") || d == nil || d.Reason != "Node left-behind was deleted" {
-			t.Errorf("the device left behind gets %+v", d)
+		if d := loop.Dismissed("key of left-behind"); mayReport("left-behind") || d == nil || d.Reason != "Node left-behind was deleted" {
+			t.Errorf("the dismissal of the device left behind is %+v", d)
 		}
 	}
-	// Uses after the move are not enrolments of an earlier version.
+	// Later uses of tokens are not enrolments of an earlier version.
 	if err := st.TakeUse(t.Context(), store.Use{Node: "pi-9", Key: "k9", Token: "tok", At: now, Expires: now}); err != nil {
 		t.Fatal(err)
 	}
@@ -69,8 +69,8 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 	}
 }
 
-// A device that keeps nothing over a reboot joins anew after each, with a new key, and its Node is
-// never deleted.
+// A device that loses its state at each reboot joins again with a new key, and its Node is never
+// deleted.
 func TestAFleetThatOnlyJoinsAgainIsBounded(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test", Log: log})
@@ -82,7 +82,7 @@ func TestAFleetThatOnlyJoinsAgainIsBounded(t *testing.T) {
 	var before []state.Object
 	for i := range 10_000 {
 		until := now.Add(time.Hour)
-		if i < 100 { // their certificates are not valid
+		if i < 100 { // the certificates of the first hundred have expired
 			until = now.Add(-time.Hour)
 		}
 		before = append(before, &state.Dismissal{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("k%05d", i), ResourceVersion: "1"}, Node: "n", Time: metav1.NewTime(now.Add(time.Duration(i-20_000) * time.Second)), Until: metav1.NewTime(until)})
@@ -112,13 +112,13 @@ func TestAFleetThatOnlyJoinsAgainIsBounded(t *testing.T) {
 		t.Error("the oldest device can still get a dismissal")
 	}
 	if boots := loop.Snapshot().Record("pi-1").PastBoots; len(boots) != 8 || boots[7] != fmt.Sprint("boot ", joins-2) {
-		t.Errorf("it remembers the boots %q", boots)
+		t.Errorf("the stored boots are %q", boots)
 	}
 }
 
-// A replaced or reinstalled device starts anew in a rollout: the former device's boot configuration
-// and failures do not count for it.
-func TestAReplacedDeviceStartsAnewInARollout(t *testing.T) {
+// A replaced or reinstalled device starts again in a rollout. The former device's boot
+// configuration and failures do not count.
+func TestAReplacedDeviceStartsAgainInARollout(t *testing.T) {
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
 	profile.Spec.Match.Arch = []string{"arm64"}
 	profile.Spec.Boot = &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory"}}}
@@ -159,7 +159,7 @@ func TestAReplacedDeviceStartsAnewInARollout(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := loop.Snapshot().Rollout("r").Status; got.Staged != 1 {
-			t.Errorf("after %+v it is %s: %s", was, got.Phase, got.Sentence)
+			t.Errorf("the rollout after %+v is %s: %s", was, got.Phase, got.Sentence)
 		}
 		cancel()
 		if err := <-over; err != nil {

@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Clients write times into events, taints and conditions, possibly wrong ones. A hub that took such
-// a time as its own would start in the future, where every certificate has expired.
+// Clients may write wrong times into events, taints and conditions. A hub that used such a time as
+// its own would start in the future, where every certificate has expired.
 func TestTheHubsTimeIgnoresClientsTimes(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
@@ -52,7 +52,7 @@ func TestTheHubsTimeIgnoresClientsTimes(t *testing.T) {
 		})
 		run(func(h *Hub) {
 			if now := h.Loop.Now(); time.Until(now) > time.Hour {
-				t.Errorf("%s: the hub begins at %s", what, now)
+				t.Errorf("%s: the hub's time starts at %s", what, now)
 			}
 			if _, err := h.Loop.Do(t.Context(), func(_ state.Snapshot, now time.Time) ([]state.Change, error) {
 				return []state.Change{state.Remove(h.Loop.Snapshot().Get(state.KeyOf(o)), "")}, nil

@@ -25,7 +25,7 @@ func (h *Hub) newGateway(identity string) (Gateway, error) {
 			Handler: handler, Observers: observers{h.Guard, h.log}, Log: h.log, Listen: h.o.MQTT, DevListen: h.o.Dev,
 			TLS: h.deviceTLS(),
 		})
-		if err != nil { // a nil pointer in an interface is not nil
+		if err != nil { // a nil pointer in an interface would not be nil
 			return nil, err
 		}
 		return b, nil
@@ -62,7 +62,7 @@ func (h *Hub) owner(node string) (broker.Owner, bool) {
 	return o, true
 }
 
-// brokerPrefix returns the prefix of the MQTT topics; "" is the default of every agent.
+// brokerPrefix returns the prefix of the MQTT topics. Every agent uses the default for "".
 func brokerPrefix(cfg config.Config) string {
 	if cfg.BrokerPrefix == wire.DefaultPrefix {
 		return ""
@@ -70,7 +70,7 @@ func brokerPrefix(cfg config.Config) string {
 	return cfg.BrokerPrefix
 }
 
-// observers answers the broker's questions about the operators' MQTT tools.
+// observers authorizes the operators' MQTT tools for the broker.
 type observers struct {
 	guard *access.Guard
 	log   *slog.Logger
@@ -109,7 +109,7 @@ func mqttAddresses(cfg config.Config, l net.Listener) []string {
 }
 
 // mqttAddress returns the broker address that joining devices receive. Without a host, devices use
-// the host that they joined through.
+// the host of the URL with which they joined.
 func mqttAddress(cfg config.Config, l net.Listener) string {
 	host, _, _ := net.SplitHostPort(cfg.MQTTListen)
 	_, port, _ := net.SplitHostPort(addr(l))

@@ -28,8 +28,9 @@ func (h *Hub) openImages() (err error) {
 	return err
 }
 
-// serveImages checks the right of each request to the image registry. Docker and its kin send an
-// API token as the password of a basic login, with any user name; devices have their certificates.
+// serveImages checks the right of each request to the image registry. Docker and similar clients
+// send an API token as the password of a basic login, with any user name. Devices have their
+// certificates.
 func (h *Hub) serveImages(w http.ResponseWriter, q *http.Request) {
 	if h.images == nil {
 		registry.Refuse(w, http.StatusNotFound, "UNSUPPORTED", "this hub keeps no images: its --image-quota is 0")
@@ -57,7 +58,7 @@ func (h *Hub) serveImages(w http.ResponseWriter, q *http.Request) {
 	switch {
 	case errors.Is(err, access.ErrUnauthenticated):
 		w.Header().Set("WWW-Authenticate", `Basic realm="Flotilla"`)
-		if q.Header.Get("Authorization") == "" { // every client asks without first
+		if q.Header.Get("Authorization") == "" { // every client first sends a request without a login
 			registry.Refuse(w, http.StatusUnauthorized, "UNAUTHORIZED",
 				"log in with an API token as the password: docker login "+q.Host)
 			return
@@ -96,8 +97,8 @@ func imagesOf(spec *corev1.PodSpec) (all []string) {
 	return all
 }
 
-// imagesUsed returns the digests of images that pods run or workloads name, each once. A pod's
-// status has the digest of the image's configuration, which is the engine's id of it.
+// imagesUsed returns the digests of images that pods run or workloads name, without duplicates. A
+// pod's status has the digest of the image's configuration, which is the engine's id of the image.
 func imagesUsed(s state.Snapshot) (digests []string) {
 	add := func(image string) {
 		if i := strings.LastIndex(image, "sha256:"); i >= 0 {
@@ -126,7 +127,7 @@ func (h *Hub) runImages(ctx context.Context) error {
 	return h.images.Run(ctx, func() []string { return imagesUsed(h.Loop.Snapshot()) })
 }
 
-// imageOrder does what `flotilla-hub image` asks for: "list", "gc" or "rm NAME".
+// imageOrder executes an order of `flotilla-hub image`: "list", "gc" or "rm NAME".
 func (h *Hub) imageOrder(order string) (string, error) {
 	if h.images == nil {
 		return "", errors.New("this hub keeps no images: its --image-quota is 0")
@@ -145,7 +146,7 @@ func (h *Hub) imageOrder(order string) (string, error) {
 	return "", fmt.Errorf("unknown order %q", order)
 }
 
-// listImages writes a line for each tag, its parts separated by tabs.
+// listImages writes a line for each tag. Tabs separate the columns.
 func (h *Hub) listImages() (string, error) {
 	all, err := h.images.Images()
 	if err != nil {

@@ -12,8 +12,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Docker sends an API token as the password of a basic login; what it may do is its user's role.
-func TestWhoMayPullAndPushImages(t *testing.T) {
+// Docker sends an API token as the password of a basic login. The role of the token's user decides
+// what it may do.
+func TestRolesDecideWhoPullsAndPushesImages(t *testing.T) {
 	hub, people := wholeHub(t)
 	for _, c := range []struct {
 		who          string

@@ -15,7 +15,7 @@ import (
 )
 
 // machines returns the reader of the inventory, nil if none is configured. Its events are about the
-// namespace kube-system, because the hub itself is not an object.
+// namespace kube-system, because there is no object for the hub itself.
 func machines(cfg config.Config, loop *node.Devices, log *slog.Logger) *inventory.Reader {
 	if cfg.Inventory == "" {
 		return nil

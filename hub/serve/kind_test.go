@@ -25,7 +25,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// still is a fleet without changes, read by a user with a role.
+// still is a fleet that never changes, read by a user with a role.
 type still struct {
 	snap state.Snapshot
 	role access.Role
@@ -44,27 +44,27 @@ func (f still) Authenticate(*http.Request) (access.User, error) {
 }
 func (still) CheckForm(*http.Request, access.User) error { return nil }
 
-// Every kind works with its row in the table alone: it is stored, loaded and, where it is served,
-// shown as JSON and as a table, and is in the documents.
+// A kind's row in the table is enough: the kind is stored, loaded and, if it is served, shown as
+// JSON and as a table, and documented.
 func TestARowIsAllThatAKindNeeds(t *testing.T) {
 	snap := restored(t)
 	for _, k := range state.Kinds() {
 		t.Run(string(k), func(t *testing.T) {
 			o := one(t, k)
 			if got := snap.Get(state.KeyOf(o)); got == nil || got.GetUID() != o.GetUID() || state.KindOf(got) != k {
-				t.Fatalf("loaded was %v", got)
+				t.Fatalf("the loaded object is %v", got)
 			}
 			if !k.Served() {
 				return
 			}
 			for _, err := range admission.Validate(o, admission.Settings{}) {
 				if err.Type == field.ErrorTypeInternal {
-					t.Errorf("admission has no rules for it: %v", err)
+					t.Errorf("admission has no rules for the kind: %v", err)
 				}
 			}
 			roles := slices.DeleteFunc([]access.Role{access.Viewer, access.Operator}, func(r access.Role) bool { return !access.Allow(r, "list", string(k)) })
 			if len(roles) == 0 {
-				t.Fatal("only administrators may read it")
+				t.Fatal("a viewer may not read the kind")
 			}
 			served(t, kube.New(kube.Config{Fleet: still{snap, roles[0]}, Leases: still{}, Access: still{role: roles[0]}}), k)
 		})
@@ -118,7 +118,7 @@ func restored(t *testing.T) state.Snapshot {
 	return s
 }
 
-// served checks what the API shows of a kind.
+// served checks the API's responses for a kind.
 func served(t *testing.T, s http.Handler, k state.Kind) {
 	t.Helper()
 	gvk := k.GroupVersionKind()
@@ -138,7 +138,7 @@ func served(t *testing.T, s http.Handler, k state.Kind) {
 	}
 	var list metav1.PartialObjectMetadataList
 	if get(root+"/"+string(k), "application/json", &list); len(list.Items) != 1 || list.Items[0].Name != "a" || list.Kind != gvk.Kind+"List" {
-		t.Errorf("its list is a %s of %v", list.Kind, list.Items)
+		t.Errorf("the list is a %s of %v", list.Kind, list.Items)
 	}
 	var table metav1.Table
 	get(root+"/"+string(k), "application/json;as=Table;g=meta.k8s.io;v=v1", &table)
@@ -148,7 +148,7 @@ func served(t *testing.T, s http.Handler, k state.Kind) {
 	var found metav1.APIResourceList
 	get(root, "application/json", &found)
 	if !slices.ContainsFunc(found.APIResources, func(r metav1.APIResource) bool { return r.Name == string(k) && r.Kind == gvk.Kind }) {
-		t.Errorf("discovery does not list it")
+		t.Errorf("discovery does not list the kind")
 	}
 	var doc struct {
 		Paths      map[string]any

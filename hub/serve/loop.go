@@ -30,7 +30,7 @@ import (
 	"flotilla.dev/hub/workload"
 )
 
-// newLoop returns the control loop with every decider, and with the devices.
+// newLoop returns the control loop with all deciders, and the devices.
 func newLoop(
 	cfg config.Config, start state.Snapshot, st control.Store, signing ed25519.PrivateKey, log *slog.Logger,
 ) *node.Devices {
@@ -56,22 +56,22 @@ func Deciders(cfg config.Config) []control.Decider {
 		lifecycle.Flapping{}, lifecycle.Health{Settings: nodes}, lifecycle.Sites{Settings: nodes},
 		blocks(cfg),
 		eviction.Decider{Timeouts: silence},
-		rollout.Decider{}, // before the drains that it requests
+		rollout.Decider{}, // before drain, which executes the drains that a rollout requests
 		drain.Decider{Timeouts: silence},
 		approval.Decider{},
 		publish.Decider{},
-		workload.Quotas{}, // before workloads: quotas limit what they create
+		workload.Quotas{}, // before workload, because quotas limit the pods that it creates
 		workload.Decider{
 			Admit: admit, Complete: admission.Complete, Charge: admission.Charge, Refuse: refuse, Silence: silence,
 			FinishedPods: cfg.TerminatedPodGCThreshold,
 		},
-		volume.Decider{}, // before the scheduler: a bound claim's pod is placed in the same cycle
+		volume.Decider{}, // before schedule, so that the pod of a bound claim is placed in the same cycle
 		schedule.Decider{},
-		incident.Decider{LeaveBy: leaveBy}, // last: it reports what the other deciders could not solve
+		incident.Decider{LeaveBy: leaveBy}, // last, because it reports the problems that the other deciders have not solved
 	}
 }
 
-// Foresight returns the rules with which the page previews the fate of pods: the hub's own.
+// Foresight returns the hub's own rules, with which the page previews the fate of pods.
 func Foresight(cfg config.Config) preview.Rules {
 	r := preview.Rules{Follows: node.Ended}
 	for _, d := range Deciders(cfg) {
@@ -105,8 +105,8 @@ func AdmissionSettings(cfg config.Config) admission.Settings {
 	}
 }
 
-// begin returns the hub's time at start: the machine's, or that of the newest record if the clock
-// is behind it.
+// begin returns the hub's time at its start: the machine's time, or the time of the newest record
+// if the machine's clock is behind it.
 func (h *Hub) begin(ctx context.Context) (time.Time, error) {
 	began, _, err := access.Time(ctx, h.Store)
 	if clock := time.Now(); err == nil && began.Sub(clock).Abs() > time.Minute {
@@ -116,10 +116,10 @@ func (h *Hub) begin(ctx context.Context) (time.Time, error) {
 	return began, err
 }
 
-// notBefore starts the hub's time no earlier than its newest record: a box without a clock battery
-// starts in the past, and records must not be in the future. noted is the time of the last note,
-// zero: never. The hub notes its time with a commit every hour, so a later time in an object comes
-// from a client and is ignored.
+// notBefore starts the hub's time no earlier than its newest record, because a box without a clock
+// battery starts in the past, and records must not be in the future. noted is the time of the last
+// note, zero if there is none. The hub notes its time every hour, so a later time in an object
+// comes from a client and is ignored.
 func notBefore(s state.Snapshot, noted time.Time) state.Snapshot {
 	newest := s.Started
 	seen := func(t metav1.Time) {

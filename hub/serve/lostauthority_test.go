@@ -18,8 +18,8 @@ import (
 	"flotilla.dev/hub/pki"
 )
 
-// If a database has lost its authority, the hub does not start: a new authority would lock every
-// device out, without an error anywhere.
+// If the authority of a database is lost, the hub does not start. A new authority would lock every
+// device out without an error.
 func TestALostAuthorityIsNotReplaced(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
@@ -52,44 +52,44 @@ func TestALostAuthorityIsNotReplaced(t *testing.T) {
 		}
 	})
 	if err != nil || second == first {
-		t.Fatalf("a fleet without devices: %v", err)
+		t.Fatalf("the start of a fleet without devices: %v", err)
 	}
 	for _, lose := range []func() error{
 		func() error { return os.Rename(dir, dir+".kept") },
-		func() error { return os.Mkdir(dir, 0o700) }, // empty
+		func() error { return os.Mkdir(dir, 0o700) }, // an empty directory
 	} {
 		if err := lose(); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := run(nil); !errors.Is(err, pki.ErrKey) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "(1) have joined with it") {
-			t.Fatalf("without the authority: %v", err)
+			t.Fatalf("the start without the authority: %v", err)
 		}
 		if _, err := os.Stat(filepath.Join(dir, "root.crt")); err == nil {
-			t.Fatal("a new authority was made")
+			t.Fatal("a new authority is created")
 		}
 	}
 	if err := errors.Join(os.Remove(dir), os.Rename(dir+".kept", dir)); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := run(nil); err != nil || again != second {
-		t.Fatalf("with the restored authority: %v", err)
+		t.Fatalf("the start with the restored authority: %v", err)
 	}
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, pki.BeginAnew), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	third, err := run(nil)
 	if err != nil || third == second {
-		t.Fatalf("with the file that asks for a new one: %v", err)
+		t.Fatalf("the start with the file for a new authority: %v", err)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := run(nil); !errors.Is(err, pki.ErrKey) {
-		t.Fatalf("the file is used once: %v", err)
+		t.Fatalf("the file for a new authority is not removed: %v", err)
 	}
 }
 
-// A lost key of boot configurations is made anew, with a warning if boards may know the former one.
+// A lost key of boot configurations is replaced, with a warning if boards may know the former one.
 func TestALostFirmwareKeyGivesAWarning(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
@@ -104,7 +104,7 @@ func TestALostFirmwareKeyGivesAWarning(t *testing.T) {
 	for _, joined := range []bool{false, true, true} {
 		hub, said := start()
 		if warned := strings.Contains(said, "boot configurations was missing"); warned != joined {
-			t.Errorf("devices have joined: %t; warned: %t\n%s", joined, warned, said)
+			t.Errorf("devices have joined: %t; there is a warning: %t\n%s", joined, warned, said)
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan error, 1)

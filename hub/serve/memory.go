@@ -57,11 +57,11 @@ func (m memory) Room(ctx context.Context) bool {
 	return ok && s.Room(ctx)
 }
 
-// storeRepairs returns the news that stores repaired objects and reports them.
+// storeRepairs returns the News that stores repaired objects and reports them.
 func storeRepairs(mended []state.Change) control.News {
 	return func(s state.Snapshot, _ time.Time) (changes []state.Change, err error) {
 		for _, c := range mended {
-			if have := s.Get(state.KeyOf(c.Object)); have != nil { // unless it was deleted meanwhile
+			if have := s.Get(state.KeyOf(c.Object)); have != nil { // unless it has been deleted since
 				c.Object = have.DeepCopyObject().(state.Object)
 				changes = append(changes, c)
 			}
@@ -77,8 +77,8 @@ var namespaces = []string{metav1.NamespaceDefault, "kube-node-lease", "kube-publ
 // unchanged, a newer hub may replace it.
 const annotationDefault = "flotilla.dev/shipped-spec"
 
-// fillDefaults is the news that adds the hub's default objects: namespaces, priority classes and
-// board profiles.
+// fillDefaults returns the News that adds the hub's default objects: namespaces, priority classes
+// and board profiles.
 func fillDefaults(log *slog.Logger) control.News {
 	return func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 		for _, name := range namespaces {
@@ -116,7 +116,7 @@ func fillDefaults(log *slog.Logger) control.News {
 				var was fleet.BoardProfileSpec
 				if json.Unmarshal([]byte(have.Annotations[annotationDefault]), &was) != nil ||
 					!apiequality.Semantic.DeepEqual(was, have.Spec) || apiequality.Semantic.DeepEqual(p.Spec, have.Spec) {
-					continue // changed by an administrator, or up to date
+					continue // an administrator has changed it, or it is up to date
 				}
 				next = have.DeepCopy()
 				next.Spec = p.Spec
@@ -129,8 +129,8 @@ func fillDefaults(log *slog.Logger) control.News {
 	}
 }
 
-// profileOf returns the board profile that matches a device. If two match equally well, the device
-// has none until an administrator resolves it.
+// profileOf returns the board profile that matches a device. If two match equally well it returns
+// none, until an administrator resolves that.
 func profileOf(s state.Snapshot, st corev1.NodeStatus, hardware json.RawMessage) string {
 	var profiles []*fleet.BoardProfile
 	for p := range state.Each[*fleet.BoardProfile](s, state.BoardProfiles, "") {

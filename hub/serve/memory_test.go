@@ -19,8 +19,8 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A hub with a harmful object in its database starts, repairs the object and reports it; the next
-// start finds nothing.
+// A hub with a harmful object in its database starts, repairs the object and reports that. The next
+// start finds nothing to repair.
 func TestADatabaseWithAHarmfulObject(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *store.Store {
@@ -47,13 +47,13 @@ func TestADatabaseWithAHarmfulObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := start.Node("pi-1"); n == nil || !n.Status.Capacity.Cpu().IsZero() || n.Status.Capacity.Memory().Value() != 1<<30 {
-		t.Errorf("the node is %+v", n)
+		t.Errorf("the repaired node is %+v", n)
 	}
 	if p := start.Pod("default", "p"); p == nil || p.Annotations["a"] != "1e999999999" || !p.Spec.Containers[0].Resources.Requests.Cpu().IsZero() {
-		t.Errorf("the pod is %+v", p)
+		t.Errorf("the repaired pod is %+v", p)
 	}
 	if len(mended) != 3 {
-		t.Fatalf("mended %v", mended)
+		t.Fatalf("the repairs are %v", mended)
 	}
 	loop := newLoop(config.Default(), start, memory{st}, nil, slog.New(slog.DiscardHandler))
 	go func() { _ = loop.Run(t.Context()) }()
@@ -67,7 +67,7 @@ func TestADatabaseWithAHarmfulObject(t *testing.T) {
 		}
 	}
 	if events != 3 {
-		t.Errorf("%d events report it", events)
+		t.Errorf("%d events report the repairs", events)
 	}
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
@@ -86,8 +86,8 @@ func (fullStore) Commit(context.Context, store.Commit) error {
 	return fmt.Errorf("write: %w", store.ErrFull)
 }
 
-// A full disk is reported to the client as that, not as an internal error.
-func TestAFullDiskIsToldAsThat(t *testing.T) {
+// A full disk is reported to the client, not as an internal error.
+func TestAFullDiskIsReportedToTheClient(t *testing.T) {
 	loop := newLoop(config.Default(), state.Empty("test", time.Now()), memory{fullStore{}}, nil, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error, 1)

@@ -40,8 +40,8 @@ func (s *said) String() string {
 	return s.text.String()
 }
 
-// An observer in an operator's hands: a certificate from the command line, two of Mosquitto's
-// tools, and the end of both after its revocation.
+// An operator's observer gets a certificate from the command line, connects with two of Mosquitto's
+// tools, and is disconnected after the revocation.
 func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 	sub, err := exec.LookPath("mosquitto_sub")
 	if err != nil && os.Getenv("CI") == "true" {
@@ -82,7 +82,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 		{"mqtt-observer", "--name", "kari", "--out", dir, "--ttl", "0s"}, {"mqtt-observer", "--name", "kari", "--out", dir, "--ttl", "9000h"},
 	} {
 		if err := command(args...); err == nil {
-			t.Errorf("%q passed", args)
+			t.Errorf("the command %q succeeds", args)
 		}
 	}
 	if err := command("mqtt-observer", "--name", "kari", "--out", dir); err != nil {
@@ -123,7 +123,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 		return strings.Contains(out.String(), `fleet/v1/nodes/pi-9/status {"boot":"b1","seq":1}`)
 	})
 
-	// The certificate gives no other access.
+	// The certificate gives no access to HTTPS.
 	pair, err := tls.LoadX509KeyPair(files[1], files[2])
 	if err != nil {
 		t.Fatal(err)
@@ -150,11 +150,11 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 	began := time.Now()
 	await("the end of its connection", func() bool { return hub.Broker.Stats().Observers == 0 })
 	if took := time.Since(began); took > 30*time.Second {
-		t.Errorf("a revoked observer was disconnected after %s", took)
+		t.Errorf("a revoked observer is disconnected only after %s", took)
 	}
 	<-ended
 	if again, err := exec.CommandContext(ctx, sub, args...).CombinedOutput(); err == nil || !strings.Contains(strings.ToLower(string(again)), "not authori") {
-		t.Errorf("after its revocation: %v, %q", err, again)
+		t.Errorf("the tool after the revocation: %v, %q", err, again)
 	}
 	want := []string{"create mqttobservers kari by ", "connect mqttobservers kari by kari: 200", "revoke mqttobservers kari by ", "connect mqttobservers kari by kari: 403 "}
 	var lines []string
@@ -167,7 +167,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 			t.Errorf("the audit lacks %q: %q", w, lines)
 		}
 	}
-	// A new certificate works again.
+	// A new certificate is accepted again.
 	if err := command("mqtt-observer", "--name", "kari", "--out", filepath.Join(t.TempDir(), "again")); err != nil {
 		t.Error(err)
 	}

@@ -15,13 +15,13 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// orders carries out what commands on this machine order the running hub to do.
+// orders executes the orders that commands on this machine send to the running hub.
 type orders struct {
 	loop    *node.Devices
 	store   *store.Store
 	guard   *access.Guard
 	ca      *enrolment.Renewer
-	metrics http.Handler // answers `metrics`
+	metrics http.Handler // serves the order `metrics`
 	image   func(order string) (string, error)
 }
 

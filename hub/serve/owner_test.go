@@ -15,9 +15,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Behind an external broker the hub receives no pings: a device that reports every five minutes
-// counts as connected in between.
-func TestADeviceBehindABrokerIsThereAsLongAsItsNodeLives(t *testing.T) {
+// Behind an external broker the hub receives no pings. A device that reports every five minutes
+// still counts as connected in between.
+func TestADeviceBehindABrokerIsConnectedWhileItsNodeIsAlive(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
 	hub, err := New(t.Context(), Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{Dev: pipe.New()}})
@@ -51,7 +51,7 @@ func TestADeviceBehindABrokerIsThereAsLongAsItsNodeLives(t *testing.T) {
 		}
 		o, ok := hub.owner(name)
 		if least := max(cfg.NodeMonitorGracePeriod, state.LeasesPerGrace*every); !ok || o.Silence < least {
-			t.Errorf("on site %s it counts as gone after %s, and its node is ready for %s", site, o.Silence, least)
+			t.Errorf("on site %s the device counts as disconnected after %s, but its node is ready for %s", site, o.Silence, least)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (h *Hub) newPage(api http.Handler) *frame.Server {
 	return admin.New(c)
 }
 
-// members lists the hubs of this database, the leader first; none if this hub is alone. The one
+// members lists the hubs of this database, the leader first; none if this hub is alone. The hub
 // that received the request of ctx is marked Here.
 func (h *Hub) members(ctx context.Context) (all []frame.Member) {
 	l := h.o.lead

@@ -25,7 +25,7 @@ func TestAPanicInAHandlerIsAnswered(t *testing.T) {
 	defer srv.Close()
 	for _, tt := range []struct {
 		path    string
-		code    int // 0: no answer
+		code    int // 0: no response
 		whole   bool
 		counted uint64
 	}{{"/before", 500, true, 1}, {"/amid", 200, false, 1}, {"/abort", 0, false, 0}} {

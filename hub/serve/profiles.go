@@ -9,11 +9,11 @@ import (
 	"flotilla.dev/hub/kube"
 )
 
-// maxProfile is the limit in seconds of a CPU profile or trace, because it slows the hub.
+// maxProfile limits the seconds of a CPU profile or trace, because it slows the hub.
 const maxProfile = 60
 
-// profiles serves what `go tool pprof` reads, to administrators only: heaps and stacks show
-// internals. The command line is left out, because flags may hold secrets.
+// profiles serves the profiles of `go tool pprof`, to administrators only, because heaps and stacks
+// show internals. The command line is omitted, because flags may contain secrets.
 func profiles() (all []other) {
 	add := func(name string, h http.Handler) {
 		all = append(all, other{kube.Other{Path: "/debug/pprof/" + name, Verb: "get", Resource: "profiles"}, bounded(h)})

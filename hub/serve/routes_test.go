@@ -29,7 +29,7 @@ import (
 
 var updateRoutes = flag.Bool("update-routes", false, "write testdata/routes.txt anew; look at what has changed before it is committed")
 
-// A once is an answer that ends its request at the beginning of a stream.
+// A once is a response that ends its request when a stream begins.
 type once struct {
 	*httptest.ResponseRecorder
 	end context.CancelFunc
@@ -37,9 +37,9 @@ type once struct {
 
 func (o once) Flush() { o.ResponseRecorder.Flush(); o.end() }
 
-// Every registered route, and every verb of every resource, is requested as every kind of user.
-// testdata/routes.txt lists who gets in: a route that is not in it has not been decided on. POST
-// /login and /setup need a password or the setup link.
+// Every registered route, and every verb of every resource, is requested by every kind of user.
+// testdata/routes.txt lists the allowed users; a route that is missing there has no decision yet.
+// POST /login and /setup need a password or the setup link.
 func TestEveryRouteHasADecision(t *testing.T) {
 	hub, people := wholeHub(t)
 	e, h := hub.web().routes, hub.Handler()
@@ -58,7 +58,7 @@ func TestEveryRouteHasADecision(t *testing.T) {
 			show(r)
 			w := once{httptest.NewRecorder(), cancel}
 			func() {
-				defer func() { // the answer broke off, because its client is gone
+				defer func() { // the handler aborts, because its client has disconnected
 					if p := recover(); p != nil && p != http.ErrAbortHandler {
 						panic(p)
 					}
@@ -79,7 +79,7 @@ func TestEveryRouteHasADecision(t *testing.T) {
 		fill := strings.NewReplacer(":name", "x", ":namespace", "default", "*", "x")
 		for _, r := range e.Routes() {
 			if strings.HasPrefix(r.Path, "/api") && r.Method != http.MethodGet || r.Method == "PROPFIND" || r.Method == "REPORT" || r.Method == http.MethodConnect || r.Method == http.MethodTrace || r.Method == http.MethodOptions {
-				continue // any method; their requests are below
+				continue // a route for any method; its requests are below
 			}
 			if r.Method == "echo_route_not_found" {
 				continue
@@ -109,17 +109,17 @@ func TestEveryRouteHasADecision(t *testing.T) {
 	decided := strings.Split(strings.TrimSpace(string(want)), "\n")
 	for _, l := range lines {
 		if !slices.Contains(decided, l) {
-			t.Errorf("is not in %s: %s", file, l)
+			t.Errorf("%s lacks: %s", file, l)
 		}
 	}
 	for _, l := range decided {
 		if !slices.Contains(lines, l) {
-			t.Errorf("is in %s, but not so: %s", file, l)
+			t.Errorf("%s has an outdated line: %s", file, l)
 		}
 	}
 }
 
-// wholeHub returns a hub without listeners, and how each kind of user authenticates.
+// wholeHub returns a hub without listeners, and the authentication of each kind of user.
 func wholeHub(t *testing.T) (*Hub, map[string]func(*http.Request)) {
 	ctx := t.Context()
 	cfg := config.Default()

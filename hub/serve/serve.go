@@ -1,9 +1,9 @@
 // Package serve assembles the hub: one function creates and connects all packages, for the program
 // and for every test.
 //
-// New creates everything and starts nothing; Run starts and stops it in order. Listeners, and fakes
+// New creates all parts and starts none; Run starts and stops them in order. Listeners, and fakes
 // between the hub and its disk or devices, are parameters. The package decides nothing about the
-// fleet: it only adapts packages that do not know each other.
+// fleet. It only adapts packages that do not know each other.
 package serve
 
 import (
@@ -56,7 +56,7 @@ type Options struct {
 	Log     *slog.Logger
 	Listeners
 	Socket string    // for commands on this machine; "": none
-	Out    io.Writer // receives the setup link while there is no user; nil: none is made
+	Out    io.Writer // receives the setup link while there is no user; nil: no link is created
 	Hurry  func()    // see control.Config; may be nil
 
 	// Disk and Net wrap the loop's store and its broker, so that a test can make them fail. Both
@@ -67,7 +67,7 @@ type Options struct {
 	lead *cluster.Lead // nil: no other hubs
 }
 
-// A Gateway connects devices: this hub's own broker, or the connection to an external one.
+// A Gateway connects devices: this hub's own broker, or a connection to an external one.
 type Gateway interface {
 	node.Broker
 	Run(ctx context.Context) error
@@ -75,7 +75,7 @@ type Gateway interface {
 	Stats() broker.Stats
 }
 
-// A Hub is made by New. Its exported fields work from then on until Run ends.
+// A Hub is created by New. Its exported fields are valid until Run ends.
 type Hub struct {
 	Loop   *node.Devices
 	Store  *store.Store
@@ -88,7 +88,7 @@ type Hub struct {
 	log       *slog.Logger
 	authority *pki.Authority
 	server    *pki.Server
-	reached   atomic.Pointer[string] // see url
+	reached   atomic.Pointer[string] // the page's URL; see url
 	storedURL string                 // the URL that commands read
 	depot     *install.Depot
 	images    *registry.Registry // nil: the quota is 0
@@ -98,8 +98,8 @@ type Hub struct {
 	pauses    []store.Pause
 	history   *history.History // nil: switched off
 	repaired  []state.Change
-	recovered *store.Recovery // nil: the database is as the hub wrote it
-	web       func() *web     // made at its first use
+	recovered *store.Recovery // nil: the database was not restored
+	web       func() *web     // created at the first use
 	answering sync.WaitGroup
 	up        chan struct{}
 }
@@ -146,7 +146,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	if err := h.openAuthority(ctx, start); err != nil {
 		return nil, err
 	}
-	h.authority.Now = func() time.Time { return began } // until the Loop exists
+	h.authority.Now = func() time.Time { return began } // replaced once the Loop exists
 	if h.server, err = h.authority.NewServer(func() []string { return cluster.Names(cfg) }, log); err != nil {
 		return nil, err
 	}
@@ -198,7 +198,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	return h, nil
 }
 
-// newGuard returns the access rules of the hub with that identity.
+// newGuard returns the access rules of the hub with the given identity.
 func (h *Hub) newGuard(identity string, signing ed25519.PublicKey) *access.Guard {
 	return access.New(access.Options{
 		Store: h.Store, Authority: h.authority, Log: h.log, Now: h.Loop.Now, Fleet: enrolment.Enrolments{Loop: h.Loop},
@@ -225,7 +225,7 @@ func NewMember(o Options) *cluster.Member {
 func (h *Hub) deviceTLS() *tls.Config {
 	return h.authority.MQTT(h.server, func(holder pki.Holder) error {
 		if holder.Role == pki.Observer {
-			return nil // the broker checks it, at CONNECT and from then on
+			return nil // the broker checks an observer, at CONNECT and from then on
 		}
 		err := h.Guard.MayConnect(holder)
 		if errors.Is(err, access.ErrForbidden) {
@@ -250,7 +250,7 @@ func (h *Hub) Run(ctx context.Context) (err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		err := h.Loop.Run(ctx)
-		h.leave(ctx) // this hub decides nothing more; another may lead while this one closes its connections
+		h.leave(ctx) // this hub decides nothing from now on; another may lead while this one closes its connections
 		return err
 	})
 	g.Go(func() error {
@@ -269,9 +269,9 @@ func (h *Hub) Run(ctx context.Context) (err error) {
 	return g.Wait()
 }
 
-// leave records that this hub has ended, and hands the lead to another hub.
+// leave records that this hub has ended, and hands its lead to another hub.
 func (h *Hub) leave(ctx context.Context) {
-	if errors.Is(context.Cause(ctx), cluster.ErrDeposed) { // a deposed hub has no lead to hand over
+	if errors.Is(context.Cause(ctx), cluster.ErrDeposed) { // a deposed hub has lost the lead already
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -283,7 +283,7 @@ func (h *Hub) leave(ctx context.Context) {
 	}
 }
 
-// prepare adds the default objects, and moves what an earlier version stored elsewhere.
+// prepare adds the default objects, and moves data of an earlier version.
 func (h *Hub) prepare(ctx context.Context) error {
 	if _, err := h.Loop.Do(ctx, fillDefaults(h.log)); err != nil {
 		return fmt.Errorf("add namespaces and board profiles: %w", err)
@@ -315,7 +315,7 @@ func (h *Hub) prepare(ctx context.Context) error {
 	return nil
 }
 
-// parts returns what runs beside the loop, once the fleet is prepared.
+// parts returns the functions that run beside the loop, once the fleet is prepared.
 func (h *Hub) parts() []func(context.Context) error {
 	kept := func(what string, run func(context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error { return panics.Keep(ctx, what, run) }
@@ -364,11 +364,11 @@ func (h *Hub) Up() <-chan struct{} { return h.up }
 // Fleet returns the number of nodes, which is how many devices may reconnect after a start.
 func (h *Hub) Fleet() int { return h.Loop.Snapshot().Len(state.Nodes) }
 
-// Answers returns nil if the loop answers before ctx ends.
+// Answers returns nil if the loop responds before ctx ends.
 func (h *Hub) Answers(ctx context.Context) error {
 	_, err := h.Loop.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) { return nil, nil })
 	if errors.Is(err, control.ErrUnavailable) {
-		return nil // it waits for its database: a restart would not help
+		return nil // the loop waits for its database; a restart would not help
 	}
 	return err
 }
@@ -381,7 +381,7 @@ func addr(l net.Listener) string {
 	return l.Addr().String()
 }
 
-// loadFleet returns the fleet of the store. A hub that stood by has it already.
+// loadFleet returns the fleet of the store. A hub that was a standby has it already.
 func (h *Hub) loadFleet(
 	ctx context.Context, began time.Time, early *snapshot.Prefetch,
 ) (state.Snapshot, []state.Change, error) {

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/config"
 )
 
-// A hub that cannot start says why, and releases its directory.
+// A hub that cannot start returns the reason, and unlocks its directory.
 func TestAFailedStartReleasesTheDirectory(t *testing.T) {
 	o := Options{Config: config.Default(), Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{Dev: pipe.New()}}
 	o.Config.DataDir = filepath.Join(t.TempDir(), "hub")
@@ -19,12 +19,12 @@ func TestAFailedStartReleasesTheDirectory(t *testing.T) {
 	if err := os.MkdirAll(o.Config.DataDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(pki, nil, 0o600); err != nil { // a file where a directory should be
+	if err := os.WriteFile(pki, nil, 0o600); err != nil { // a file in place of the directory
 		t.Fatal(err)
 	}
-	for range 2 { // the second try fails for the same reason, not because the directory is still locked
+	for range 2 { // the second start must not fail because of the lock
 		if h, err := New(t.Context(), o); h != nil || err == nil || !strings.Contains(err.Error(), pki) {
-			t.Fatalf("made %v, %v", h != nil, err)
+			t.Fatalf("a hub is returned: %v, %v", h != nil, err)
 		}
 	}
 }

@@ -15,10 +15,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// endingDevices is how many devices are shown whose certificates end first.
+// endingDevices is how many devices are shown whose certificates expire first.
 const endingDevices = 3
 
-// about returns what the page's settings show of the hub itself.
+// about returns the facts about the hub for the page's settings.
 func (h *Hub) about() (a frame.About, err error) {
 	if a.Certificates, err = h.certificates(); err != nil {
 		return a, err
@@ -40,7 +40,7 @@ func (h *Hub) about() (a frame.About, err error) {
 	return a, nil
 }
 
-// devicesAt returns the setting that says where devices connect.
+// devicesAt returns the setting that shows where devices connect.
 func (h *Hub) devicesAt() frame.Fact {
 	c, external := h.Broker.(*broker.Client)
 	switch {
@@ -53,7 +53,7 @@ func (h *Hub) devicesAt() frame.Fact {
 		", ") + ": not connected"}
 }
 
-// certificates lists the hub's certificates, and those of devices that end first.
+// certificates lists the hub's certificates, and the certificates of devices that expire first.
 func (h *Hub) certificates() (all []frame.Certificate, err error) {
 	block, _ := pem.Decode(h.authority.RootPEM())
 	if block == nil {

@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A stopping hub finishes its answers, with its database open, before it ends.
-func TestAStoppingHubFinishesItsAnswers(t *testing.T) {
+// A stopping hub finishes its responses, with its database open, before it ends.
+func TestAStoppingHubFinishesItsResponses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -34,10 +34,10 @@ func TestAStoppingHubFinishesItsAnswers(t *testing.T) {
 		c.Response().WriteHeader(http.StatusOK)
 		c.Response().Flush()
 		<-c.Request().Context().Done()
-		time.Sleep(200 * time.Millisecond) // enough for everything that waits for no request to end
+		time.Sleep(200 * time.Millisecond) // long enough for everything that does not wait for the request
 		_, err := hub.Store.Meta(context.Background(), store.MetaURL)
 		asked <- err
-		return c.String(http.StatusOK, "all of it")
+		return c.String(http.StatusOK, "whole response")
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	over := make(chan error, 1)
@@ -58,12 +58,12 @@ func TestAStoppingHubFinishesItsAnswers(t *testing.T) {
 	select {
 	case err := <-asked:
 		if err != nil {
-			t.Errorf("while it answered: %v", err)
+			t.Errorf("the request fails during the shutdown: %v", err)
 		}
 	default:
-		t.Error("the hub has ended while it answered")
+		t.Error("the hub ends before its response")
 	}
-	if text, err := io.ReadAll(answer.Body); err != nil || string(text) != "all of it" {
-		t.Errorf("the answer is %q, %v", text, err)
+	if text, err := io.ReadAll(answer.Body); err != nil || string(text) != "whole response" {
+		t.Errorf("the response is %q, %v", text, err)
 	}
 }

@@ -30,11 +30,11 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// web is the hub's HTTPS side: the API, the page, joining, and what monitoring reads.
+// web is the hub's HTTPS side: the API, the page, joining, and the endpoints for monitoring.
 type web struct {
 	api    *kube.Server
 	page   *frame.Server
-	routes *echo.Echo // everything that is served
+	routes *echo.Echo // all routes
 	server *http.Server
 }
 
@@ -104,11 +104,11 @@ func pathsOf(list []other) (all []kube.Other) {
 	return all
 }
 
-// Handler answers HTTPS requests.
+// Handler serves HTTPS requests.
 func (h *Hub) Handler() http.Handler { return h.web().server.Handler }
 
-// recoverPanics answers for a handler that panics. If the answer has begun, it cuts the connection,
-// or with HTTP/2 the stream.
+// recoverPanics responds for a handler that panics. If the response has begun, it closes the
+// connection, or with HTTP/2 the stream.
 func recoverPanics(e *echo.Echo, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer := echo.NewResponse(w, e)
@@ -129,11 +129,11 @@ func recoverPanics(e *echo.Echo, next http.Handler) http.Handler {
 	})
 }
 
-// hosts refuses requests for names that are not the hub's: otherwise another site could reach the
-// hub by pointing its own name at it.
+// hosts refuses requests for names that are not the hub's. Otherwise another site could reach the
+// hub by resolving its own name to the hub's address.
 func (h *Hub) hosts(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if peer.ForwardedBy(c.Request().Context()) != "" { // the hub that passed the request on has checked it
+		if peer.ForwardedBy(c.Request().Context()) != "" { // the hub that forwarded the request has checked the name
 			return next(c)
 		}
 		if code, why := listen.CheckHost(c.Response().Header(), c.Request(), h.server.Names()); why != "" {
@@ -168,7 +168,7 @@ func (h *Hub) authorized(verb, resource string, next http.Handler) http.Handler 
 	})
 }
 
-// url returns the page's address, as storeURL last found it.
+// url returns the page's address that storeURL found last.
 func (h *Hub) url() string {
 	if at := h.reached.Load(); at != nil {
 		return *at
@@ -176,8 +176,7 @@ func (h *Hub) url() string {
 	return reachedAt(h.cfg, addr(h.o.HTTPS), cluster.Names(h.cfg))
 }
 
-// reachedAt returns the page's address for people, given the HTTPS listener and the machine's
-// names.
+// reachedAt returns the page's address for users, given the HTTPS listener and the machine's names.
 func reachedAt(cfg config.Config, at string, machine []string) string {
 	_, port, _ := net.SplitHostPort(at)
 	host, _, _ := net.SplitHostPort(cfg.HTTPSListen)
@@ -194,7 +193,7 @@ func reachedAt(cfg config.Config, at string, machine []string) string {
 	return "https://" + net.JoinHostPort(host, port)
 }
 
-// urls are the addresses of all hubs of the database, this one's first.
+// urls returns the addresses of all hubs of the database, this hub's first.
 func (h *Hub) urls() []string {
 	all := []string{h.url()}
 	for _, a := range h.cfg.HTTPSAddresses {
@@ -205,8 +204,9 @@ func (h *Hub) urls() []string {
 	return all
 }
 
-// storeURL stores the page's address for tokens and kubeconfigs that commands and this hub make: a
-// machine's address may come or change long after its hub has started.
+// storeURL stores the page's address for the tokens and kubeconfigs that commands and this hub
+// create. It repeats that, because a machine's address may appear or change long after the hub has
+// started.
 func (h *Hub) storeURL(ctx context.Context) error {
 	url := reachedAt(h.cfg, addr(h.o.HTTPS), cluster.Names(h.cfg))
 	former := h.reached.Swap(&url)

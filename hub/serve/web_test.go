@@ -33,9 +33,9 @@ func TestStrictTransportSecurity(t *testing.T) {
 		strict     string
 	}{
 		{"a name of the hub", "gateway.example:8443", false, 204, "max-age=2592000"},
-		{"a name of the hub, written in capitals", "GATEWAY.example", false, 204, "max-age=2592000"},
+		{"a name of the hub in upper case", "GATEWAY.example", false, 204, "max-age=2592000"},
 		{"an address has no such policy (RFC 6797, 8.1.1)", "192.0.2.1:8443", false, 204, ""},
-		{"an address of IPv6 has no such policy either", "[2001:db8::1]:8443", false, 204, ""},
+		{"an IPv6 address has no such policy either", "[2001:db8::1]:8443", false, 204, ""},
 		{"localhost belongs to other programs too", "localhost:8443", false, 204, ""},
 		{"without TLS there is no policy", "gateway.example", true, 204, ""},
 		{"a name that is not the hub's is not served", "evil.example", false, 421, ""},
@@ -57,7 +57,7 @@ func TestStrictTransportSecurity(t *testing.T) {
 	}
 }
 
-// A program that requests / as JSON gets the paths that it may read; a browser gets the page.
+// A program that requests / as JSON gets the paths that it may read. A browser gets the page.
 func TestTheRootIsAnIndexForPrograms(t *testing.T) {
 	hub, people := wholeHub(t)
 	ask := func(who, accept string) *httptest.ResponseRecorder {

@@ -2,10 +2,11 @@
 // removed.
 //
 // A claim with a class of state.LocalProvisioner gets a volume on the node of the first pod that
-// uses it: a directory on that device, which outlives the pod. Package schedule keeps the claim's
-// pods there. Package node tells the device which volumes its pods use and which data to remove,
-// and reports the result. Phases, finalizers and events are those of Kubernetes' volume
-// controllers. The package places no pod, and only the device can confirm that data is gone.
+// uses it: a directory on that device, which remains after the pod. Package schedule places the
+// claim's pods on that node. Package node tells the device which volumes its pods use and which
+// data to remove, and reports the result. Phases, finalizers and events are those of Kubernetes'
+// volume controllers. The package places no pod, and only the device can confirm that data is
+// removed.
 package volume
 
 import (
@@ -33,8 +34,9 @@ const (
 
 var local = state.Subject{Key: state.Key{Kind: state.StorageClasses, Name: state.LocalClass}}
 
-// Touches returns the claims and volumes that a change concerns: those of a pod that came, left or
-// was placed, or whose node came; a claim and its volume; all claims that wait for a class.
+// Touches returns the claims and volumes that a change concerns: those of a pod that was created,
+// deleted or placed, or whose node was created; a claim and its volume; all claims that wait for a
+// class.
 func (Decider) Touches(c state.Applied) (all []state.Subject) {
 	switch c.Key.Kind {
 	case state.Pods:
@@ -87,7 +89,7 @@ func (Decider) Subjects(s state.Snapshot) []state.Subject {
 	return all
 }
 
-// Decide binds, releases and removes.
+// Decide binds claims, and releases and removes volumes.
 func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
 	p := pass{s: s, now: now}
 	for _, q := range subjects {
@@ -109,7 +111,7 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	return p.plan
 }
 
-// A pass is one call of Decide; each subject sees the decisions before it.
+// A pass is one call of Decide. Each subject sees the decisions on the subjects before it.
 type pass struct {
 	s    state.Snapshot
 	now  time.Time
@@ -121,7 +123,7 @@ func (p *pass) do(c state.Change) {
 	p.s, _ = state.Apply(p.s, []state.Change{c})
 }
 
-// class restores the built-in class, and decides the claims that wait for a class.
+// class restores the built-in class, and decides on the claims that wait for a class.
 func (p *pass) class(name string) {
 	if name == state.LocalClass && p.s.StorageClass(name) == nil {
 		p.do(state.Put(localClass(p.now), ""))
@@ -133,7 +135,7 @@ func (p *pass) class(name string) {
 	}
 }
 
-// node decides the claims of the pods that named a node before it existed.
+// node decides on the claims of pods that named a node before it existed.
 func (p *pass) node(name string) {
 	for pod := range p.s.PodsOn(name) {
 		for claim := range state.ClaimsOf(pod) {
@@ -156,8 +158,8 @@ func localClass(now time.Time) *storagev1.StorageClass {
 	}
 }
 
-// defaultClass returns the newest class that is marked as the default, as in Kubernetes; nil: there
-// is none.
+// defaultClass returns the newest class that is marked as the default, as in Kubernetes; nil if
+// there is none.
 func (p *pass) defaultClass() (class *storagev1.StorageClass) {
 	for c := range state.Each[*storagev1.StorageClass](p.s, state.StorageClasses, "") {
 		if c.Annotations[state.DefaultClassAnnotation] == "true" &&
@@ -202,7 +204,7 @@ func (p *pass) claim(c *corev1.PersistentVolumeClaim) {
 }
 
 // endClaim removes a deleted claim once no pod uses it. Pods without a node do not count, because
-// they will not be placed any more.
+// they will not be placed.
 func (p *pass) endClaim(c *corev1.PersistentVolumeClaim) {
 	for pod := range p.s.PodsUsingClaim(c.Namespace, c.Name) {
 		if pod.Spec.NodeName != "" {
@@ -213,8 +215,8 @@ func (p *pass) endClaim(c *corev1.PersistentVolumeClaim) {
 		fmt.Sprintf("remove claim %s: it was deleted, and no pod uses it", state.Display(c)))
 }
 
-// removeFinalizer removes a finalizer from an object that is being deleted, and the object if that
-// was the last.
+// removeFinalizer removes a finalizer from an object that is being deleted. If it was the last
+// finalizer, the object is removed too.
 func (p *pass) removeFinalizer(o state.Object, finalizer, why string) {
 	if !slices.Contains(o.GetFinalizers(), finalizer) {
 		return
@@ -254,7 +256,7 @@ func (p *pass) bound(c *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// isAvailable tells whether a volume is unclaimed and fits a claim that names it.
+// isAvailable tells whether a volume has no claim and fits a claim that names it.
 func isAvailable(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) bool {
 	ref := v.Spec.ClaimRef
 	wants, has := c.Spec.Resources.Requests[corev1.ResourceStorage], v.Spec.Capacity[corev1.ResourceStorage]
@@ -272,7 +274,8 @@ func reference(c *corev1.PersistentVolumeClaim) *corev1.ObjectReference {
 	}
 }
 
-// bind returns the claim with its volume. node is the selected node, "" if it was selected before.
+// bind returns the claim bound to the volume. node is the selected node, "" if the claim has one
+// already.
 func bind(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, node string) *corev1.PersistentVolumeClaim {
 	c = c.DeepCopy()
 	if c.Annotations == nil {
@@ -293,7 +296,7 @@ func bind(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, node stri
 }
 
 // provision creates the volume of a claim on the node of the first pod that uses it. The device
-// makes the directory when it starts the pod.
+// creates the directory when it starts the pod.
 func (p *pass) provision(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) {
 	class := p.s.StorageClass(*c.Spec.StorageClassName)
 	reclaim := corev1.PersistentVolumeReclaimDelete
@@ -312,7 +315,7 @@ func (p *pass) provision(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) {
 				ResourceList{corev1.ResourceStorage: c.Spec.Resources.Requests[corev1.ResourceStorage]},
 			AccessModes:                   c.Spec.AccessModes,
 			PersistentVolumeReclaimPolicy: reclaim, StorageClassName: class.Name, VolumeMode: &mode, ClaimRef: reference(c),
-			// in the device's state directory
+			// The path is relative to the device's state directory.
 			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "persistent/" +
 				string(uid)}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.
@@ -324,7 +327,7 @@ func (p *pass) provision(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) {
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
 	}
 	if p.s.Volume(v.Name) != nil {
-		return // the claim had this volume, and somebody deleted it
+		return // a user has deleted the volume that the claim had
 	}
 	change := state.Put(v, fmt.Sprintf("make volume %s on %s for claim %s: %s runs there", v.Name, pod.Spec.NodeName,
 		state.Display(c), state.Display(pod))).Event("ProvisioningSucceeded")
@@ -333,7 +336,7 @@ func (p *pass) provision(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) {
 	p.do(state.Put(bind(c, v, pod.Spec.NodeName), ""))
 }
 
-// volume decides about one volume. An unclaimed volume goes to a claim that names it.
+// volume decides on one volume. A volume without a claim is bound to a claim that names it.
 func (p *pass) volume(v *corev1.PersistentVolume) {
 	if v.Spec.ClaimRef == nil {
 		for c := range state.Each[*corev1.PersistentVolumeClaim](p.s, state.Claims, "") {
@@ -385,7 +388,7 @@ func (p *pass) volume(v *corev1.PersistentVolume) {
 			return
 		}
 	}
-	if !deletes { // the data stays, so no device has to confirm
+	if !deletes { // the data stays, so the device need not confirm its removal
 		p.removeFinalizer(v, state.DataProtection,
 			fmt.Sprintf("remove volume %s: its data stays on %s in %s", v.Name,
 				cmp.Or(state.NodeOfVolume(v), "its node"), path(v)))

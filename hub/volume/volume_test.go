@@ -18,7 +18,7 @@ import (
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// A stage is a fleet with only the volume decider; the test places pods and reports for devices.
+// A stage is a fleet with only the volume decider. The test places pods and reports for devices.
 type stage struct {
 	t   *testing.T
 	s   state.Snapshot
@@ -34,8 +34,7 @@ func newStage(t *testing.T) *stage {
 	return g
 }
 
-// settle runs the decider until it settles, and checks that asking about everything changes
-// nothing.
+// settle runs the decider until it settles, and checks that a full pass then changes nothing.
 func (g *stage) settle(subjects []state.Subject) {
 	g.t.Helper()
 	for range 20 {
@@ -45,12 +44,12 @@ func (g *stage) settle(subjects []state.Subject) {
 		g.log = append(g.log, done...)
 		if subjects = state.Touched(volume.Decider{}.Touches, done); len(subjects) == 0 {
 			if rest := (volume.Decider{}).Decide(g.s, volume.Decider{}.Subjects(g.s), noon); len(rest.Changes) > 0 {
-				g.t.Fatalf("asked about everything, it still wants %v", rest.Changes)
+				g.t.Fatalf("a full pass still changes %v", rest.Changes)
 			}
 			return
 		}
 	}
-	g.t.Fatal("it does not settle")
+	g.t.Fatal("the decider does not settle")
 }
 
 func (g *stage) apply(c state.Change) {
@@ -62,7 +61,7 @@ func (g *stage) apply(c state.Change) {
 
 func (g *stage) put(o state.Object) { g.t.Helper(); g.apply(state.Put(o, "")) }
 
-// delete does what the API does: an object with finalizers is only marked.
+// delete deletes an object as the API does: it only marks an object with finalizers.
 func (g *stage) delete(o state.Object) {
 	g.t.Helper()
 	if len(o.GetFinalizers()) == 0 {
@@ -122,7 +121,7 @@ func ends(o metav1.Object) string {
 func (g *stage) want(says string) {
 	g.t.Helper()
 	if got := g.says(); got != says {
-		g.t.Fatalf("it is %q, want %q", got, says)
+		g.t.Fatalf("the state is %q, want %q", got, says)
 	}
 }
 
@@ -164,16 +163,16 @@ func TestVolumes(t *testing.T) {
 			if !g.told("ProvisioningSucceeded") || v.UID != state.VolumeUID(g.of("data")) || v.Spec.Local.Path != "persistent/"+string(v.UID) {
 				g.t.Errorf("the volume is %+v", v)
 			}
-			g.pod("b", "pi-2", "data") // its node name was set by hand
+			g.pod("b", "pi-2", "data") // with a node name set by a user
 			g.want("data Bound, volume Bound pi-1")
 		},
-		"the volume outlives its pods": func(g *stage) {
+		"the volume remains after its pods": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "pi-1", "data")
 			g.delete(g.s.Pod("default", "a"))
 			g.want("data Bound, volume Bound pi-1")
 		},
-		"a claim that comes after its pod is bound at once": func(g *stage) {
+		"a claim created after its pod is bound at once": func(g *stage) {
 			g.pod("a", "pi-2", "data")
 			g.claim("data")
 			g.want("data Bound, volume Bound pi-2")
@@ -186,13 +185,13 @@ func TestVolumes(t *testing.T) {
 			g.delete(g.s.Pod("default", "a"))
 			g.want("volume Released pi-1 terminating remove")
 		},
-		"a pod without a node does not keep a claim": func(g *stage) {
+		"a pod without a node does not block a claim's removal": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "", "data")
 			g.delete(g.of("data"))
 			g.want("")
 		},
-		"a retained volume becomes available only by hand": func(g *stage) {
+		"a user makes a retained volume available": func(g *stage) {
 			g.claim("data", retain(g))
 			g.pod("a", "pi-1", "data")
 			g.delete(g.s.Pod("default", "a"))
@@ -207,7 +206,7 @@ func TestVolumes(t *testing.T) {
 			g.claim("again", class("keeps"), func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = v.Name })
 			g.want("again Bound, data Pending, volume Bound pi-1")
 		},
-		"a retained volume goes to the claim that names it, in any order": func(g *stage) {
+		"a retained volume is bound to the claim that names it, in any order": func(g *stage) {
 			g.claim("data", retain(g))
 			g.pod("a", "pi-1", "data")
 			g.delete(g.s.Pod("default", "a"))
@@ -245,7 +244,7 @@ func TestVolumes(t *testing.T) {
 			g.put(v)
 			g.want("")
 		},
-		"a claim whose volume is removed by hand is lost and gets no other": func(g *stage) {
+		"a claim whose volume a user deletes is lost and gets no other volume": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "pi-1", "data")
 			g.apply(state.Remove(g.only(), ""))
@@ -256,7 +255,7 @@ func TestVolumes(t *testing.T) {
 			g.pod("b", "pi-2", "data")
 			g.want("data Lost")
 		},
-		"a volume outlives its node": func(g *stage) {
+		"a volume remains after its node": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "pi-1", "data")
 			g.delete(g.s.Pod("default", "a"))
@@ -277,7 +276,7 @@ func TestVolumes(t *testing.T) {
 			retain(g)
 			g.want("data Bound, volume Bound pi-1")
 		},
-		"a claim with the empty class waits for ever": func(g *stage) {
+		"a claim with the empty class is never bound": func(g *stage) {
 			g.claim("data", class(""))
 			g.pod("a", "pi-1", "data")
 			g.want("data Pending")
@@ -285,7 +284,7 @@ func TestVolumes(t *testing.T) {
 		"the built-in class is restored": func(g *stage) {
 			g.delete(g.s.StorageClass(state.LocalClass))
 			if g.s.StorageClass(state.LocalClass) == nil {
-				g.t.Error("it is gone")
+				g.t.Error("the class is not restored")
 			}
 		},
 		"a removed finalizer is added again": func(g *stage) {
@@ -296,10 +295,10 @@ func TestVolumes(t *testing.T) {
 			g.put(c)
 			g.put(v)
 			if len(g.of("data").Finalizers) != 1 || len(g.only().Finalizers) != 2 {
-				g.t.Errorf("the claim has %v, the volume %v", g.of("data").Finalizers, g.only().Finalizers)
+				g.t.Errorf("the finalizers of the claim are %v, of the volume %v", g.of("data").Finalizers, g.only().Finalizers)
 			}
 		},
-		"a new claim of the name gets a new volume": func(g *stage) {
+		"a new claim with the same name gets a new volume": func(g *stage) {
 			g.claim("data")
 			g.pod("a", "pi-1", "data")
 			was := g.only().UID
@@ -308,7 +307,7 @@ func TestVolumes(t *testing.T) {
 			g.claim("data")
 			g.pod("b", "pi-1", "data")
 			if now := state.VolumeOf(g.s, g.of("data")); now == nil || now.UID == was {
-				g.t.Errorf("it is %v, and was %v", now, was)
+				g.t.Errorf("the new claim has the volume %v, the former one had %v", now, was)
 			}
 		},
 	} {

@@ -151,7 +151,7 @@ var rows = []row{
 			of("hub/store", "TestAFullDiskRefusesOnlyNewObjects", "TestRecordsLostOnAFullDiskAreReportedLater"),
 			of("hub/sim", "TestFleetAFailingDiskMakesNoNodeUnknown", "TestFleetUsersCanFreeSpaceOnAFullDisk",
 				"TestFleetAHubStartsOnAFullDisk", "TestFleetAHubWithAFullDiskKeepsHeartbeats"),
-			of("hub/serve", "TestAFullDiskIsToldAsThat"))},
+			of("hub/serve", "TestAFullDiskIsReportedToTheClient"))},
 	{id: "F12b", fault: "a failing or read-only disk of the hub; a database moved or removed while it runs",
 		criterion: "it serves reads and leases, answers writes with 503, and logs the next step; it " +
 			"recovers, and nothing acknowledged is lost",
@@ -178,7 +178,7 @@ var rows = []row{
 				"TestDatabasesOfOlderVersionsOpen", "TestAMigrationKeepsTheOldDatabaseAndChangesEveryKind",
 				"TestAnOlderDatabaseIsReported", "TestAnOlderDatabaseWithTheSameObjectsIsReported"),
 			of("hub/history", "TestATornFileKeepsEarlierSamples"),
-			of("hub/serve", "TestARestoredDatabaseMaySayWhatItLikes"))},
+			of("hub/serve", "TestARestoredDatabaseCausesNoPanic"))},
 	{id: "F15", fault: "clocks that jump an hour, begin in 1970, or pass 2038",
 		criterion: "no lease, certificate or workload is affected; ClockSynced reports it",
 		tests: all(

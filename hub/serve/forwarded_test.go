@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/hub/peer"
 )
 
-// A user has the same share of the leader's requests through a standby as directly.
-func TestPassedOnRequestsCountForTheirUser(t *testing.T) {
+// A user's requests through a standby have the same limit at the leader as direct requests.
+func TestForwardedRequestsCountForTheirUser(t *testing.T) {
 	hub, people := wholeHub(t)
 	comes, release := make(chan bool), make(chan struct{})
 	leads := peer.Accept(cluster.WatchSessions(hub.Guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -45,7 +45,7 @@ func TestPassedOnRequestsCountForTheirUser(t *testing.T) {
 		}
 	}
 	if ask("viewer") {
-		t.Error("a user has too many requests")
+		t.Error("a request beyond the user's limit is accepted")
 	}
 	if !ask("operator") {
 		t.Error("another user is refused")
@@ -59,9 +59,9 @@ func TestPassedOnRequestsCountForTheirUser(t *testing.T) {
 	all.Wait()
 }
 
-// A device chooses its own name, which may be a user's. A passed-on request of a device must not
-// use up that user's share.
-func TestAPassedOnDeviceIsNotAUser(t *testing.T) {
+// A device chooses its own name, which may be a user's. A device's request through a standby must
+// not count for that user.
+func TestAForwardedDeviceIsNotAUser(t *testing.T) {
 	hub, people := wholeHub(t)
 	leads := peer.Accept(cluster.WatchSessions(hub.Guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := hub.Guard.Authenticate(r); err != nil {
@@ -82,7 +82,7 @@ func TestAPassedOnDeviceIsNotAUser(t *testing.T) {
 		w := httptest.NewRecorder()
 		leads.ServeHTTP(w, r)
 		if got := w.Header().Get("Flotilla-Caller"); w.Code != http.StatusOK || got != name {
-			t.Errorf("a %s is passed on as user %q, want %q: %d %s", who, got, name, w.Code, w.Body)
+			t.Errorf("a %s is forwarded as user %q, want %q: %d %s", who, got, name, w.Code, w.Body)
 		}
 	}
 }
