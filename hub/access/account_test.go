@@ -105,7 +105,7 @@ func TestUsersManageTheirAPITokens(t *testing.T) {
 		}
 		must(t, g.RevokeAPITokenOf(ctx, "vera", hers[0].ID))
 		if hers, _ := g.APITokensOf(ctx, "vera"); len(hers) != 0 {
-			t.Errorf("%+v", hers)
+			t.Errorf("the tokens are %+v", hers)
 		}
 		time.Sleep(32 * 24 * time.Hour) // tokens that expired a month ago are deleted
 		_, err = g.CreateAPIToken(ctx, NewAPIToken{"vera", "hers", time.Hour})

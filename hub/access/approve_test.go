@@ -80,10 +80,10 @@ func TestAnApprovedDeviceJoinsByItsRequest(t *testing.T) {
 	}
 	e := g.hub.joined[0]
 	if e.Request != "pi-1-aa" || len(e.Certificate) == 0 {
-		t.Errorf("%+v", e)
+		t.Errorf("the enrolment is %+v", e)
 	}
 	if a := g.hub.applied[0]; a.Key != e.Key || a.Node != "pi-1" || a.Site != "oslo" || a.Token != k.ID || a.Source != "10.0.0.2" || a.MachineID != q.MachineID || a.Serial != "S1" || a.Left != 2 || a.Begin {
-		t.Errorf("%+v", a)
+		t.Errorf("the applicant is %+v", a)
 	}
 	// The device did not receive the response. Its enrolled key needs no second approval. Another
 	// key is another device, which does.
@@ -175,7 +175,7 @@ func TestTheRequestOfARefusedDeviceIsWithdrawn(t *testing.T) {
 					t.Fatal("the refused device has joined")
 				}
 				if len(g.hub.withdrawn) != 1 || !strings.HasPrefix(g.hub.withdrawn[0], k.ID+": ") || !strings.Contains(g.hub.withdrawn[0], c.says) {
-					t.Errorf("%q", g.hub.withdrawn)
+					t.Errorf("the withdrawn requests are %q", g.hub.withdrawn)
 				}
 			})
 		})

@@ -40,7 +40,7 @@ func TestTheLimitAppliesToConcurrentGuesses(t *testing.T) {
 	}
 }
 
-func TestALoginDoesNotResetOtherGuesses(t *testing.T) {
+func TestALoginDoesNotResetTheCountOfGuesses(t *testing.T) {
 	g := guard(t, t.TempDir())
 	must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Admin}))
 	must(t, g.CreateUser(t.Context(), NewUser{"eve", goodPassword, Viewer}))

@@ -46,13 +46,13 @@ func TestADeviceJoinsWithAToken(t *testing.T) {
 	a, err := g.Join(t.Context(), q, "10.0.0.2")
 	must(t, err)
 	if a.Node != "pi-kiosk" || a.Site != "bergen" || a.Hub != "h1" || a.MQTT != ":8883" || a.LeaseIntervalSeconds != 10 || a.CA != string(g.Authority.RootPEM()) {
-		t.Fatalf("%+v", a)
+		t.Fatalf("the answer is %+v", a)
 	}
 	if len(g.hub.joined) != 1 {
 		t.Fatal(g.hub.joined)
 	}
 	if e := g.hub.joined[0]; e.Node != "pi-kiosk" || e.Site != "bergen" || e.Labels["rack"] != "a" || e.MachineID != "00112233445566aa" {
-		t.Fatalf("%+v", e)
+		t.Fatalf("the enrolment is %+v", e)
 	}
 	certs := certificates(t, a.Certificate)
 	u, err := g.Authenticate(from(certs))
@@ -214,7 +214,7 @@ func TestReplacedHardwareTakesOverItsNode(t *testing.T) {
 	}
 	must(t, may(other))
 	if n := len(g.hub.joined); n != 3 || other.Site != "bergen" {
-		t.Fatalf("%+v", g.hub.joined)
+		t.Fatalf("the enrolments are %+v", g.hub.joined)
 	}
 }
 
@@ -330,7 +330,7 @@ func TestRenewal(t *testing.T) {
 		fresh, err := renew(m)
 		must(t, err)
 		if fresh.Node != "pi-1" || fresh.Site != "oslo" || fresh.MQTT != ":8883" {
-			t.Fatalf("%+v", fresh)
+			t.Fatalf("the renewed answer is %+v", fresh)
 		}
 		if _, err := g.Authenticate(from(certificates(t, fresh.Certificate))); err != nil {
 			t.Fatal(err)

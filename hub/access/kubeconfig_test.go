@@ -35,12 +35,12 @@ func TestAKubeconfigHasAContextForEachHub(t *testing.T) {
 	}
 	want := map[string]string{"flotilla": "https://hub:8443", "flotilla@a:8443": "https://a:8443", "flotilla@b:8443": "https://b:8443"}
 	if k.Current != "flotilla" || len(k.Clusters) != len(want) || len(k.Contexts) != len(want) {
-		t.Fatalf("%s", text)
+		t.Fatalf("the kubeconfig is\n%s", text)
 	}
 	for i, c := range k.Clusters {
 		x := k.Contexts[i]
 		if want[c.Name] != c.Cluster.Server || string(c.Cluster.CA) != "ca" || x.Name != c.Name || x.Context.Cluster != c.Name || x.Context.User != "ann" {
-			t.Errorf("%+v, %+v", c, x)
+			t.Errorf("the cluster is %+v, the context %+v", c, x)
 		}
 	}
 }

@@ -136,7 +136,7 @@ func TestASessionAuthenticatesItsUserUntilItEnds(t *testing.T) {
 		g := guard(t, dir)
 		c := anna(t, g)
 		if !c.HttpOnly || !c.Secure || c.SameSite != http.SameSiteStrictMode || !strings.HasPrefix(c.Name, "__Host-") || c.Path != "/" || c.Domain != "" {
-			t.Fatalf("%+v", c)
+			t.Fatalf("the cookie is %+v", c)
 		}
 		with := func(c *http.Cookie) *http.Request {
 			r := httptest.NewRequest(http.MethodGet, "https://hub/", nil)
@@ -249,7 +249,7 @@ func TestAnAPITokenAuthenticatesItsUserUntilItEnds(t *testing.T) {
 			r.Header["Authorization"] = values
 			u, err := g.Authenticate(r)
 			if err == nil && (u.Name != "olav" || u.Role != Operator || u.Via != "token") {
-				t.Fatalf("%+v", u)
+				t.Fatalf("the user is %+v", u)
 			}
 			return err
 		}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAnUnsynchronizedClockLocksNobodyOut(t *testing.T) {
+func TestAnUnsynchronizedClockLocksNoDeviceOut(t *testing.T) {
 	last := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	at := func(d time.Duration) time.Time { return last.Add(d) }
 	far := time.Date(2040, 2, 29, 12, 0, 0, 0, time.UTC)

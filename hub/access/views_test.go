@@ -40,7 +40,7 @@ func TestViewsAreBounded(t *testing.T) {
 	}
 	views, err := g.Views(ctx, "anna")
 	if err != nil || len(views) != MaxViews || views[0].Name != "view 00" || views[7].Href != "/pods?q=x" || views[1].Href != "/nodes" {
-		t.Errorf("%v, %v", views, err)
+		t.Errorf("the views are %v, %v", views, err)
 	}
 	if err := g.DeleteView(ctx, "anna", "view 00"); err != nil {
 		t.Error(err)

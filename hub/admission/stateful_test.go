@@ -90,7 +90,7 @@ func TestDefaultsOfAStatefulSet(t *testing.T) {
 	x := s.Spec
 	if *x.Replicas != 1 || *x.RevisionHistoryLimit != 10 || x.PodManagementPolicy != "OrderedReady" || x.UpdateStrategy.Type != "RollingUpdate" || *x.UpdateStrategy.RollingUpdate.Partition != 0 ||
 		x.PersistentVolumeClaimRetentionPolicy.WhenDeleted != "Retain" || x.PersistentVolumeClaimRetentionPolicy.WhenScaled != "Retain" || *x.VolumeClaimTemplates[0].Spec.VolumeMode != "Filesystem" {
-		t.Errorf("%+v", x)
+		t.Errorf("the defaults are %+v", x)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestControllersAndPodTemplatesAreRefusedByTheirField(t *testing.T) {
 	}
 	rc := parse[*corev1.ReplicationController](t, "metadata: {name: a, namespace: shop}\nspec: {"+template+"}")
 	if Default(rc, normal); rc.Spec.Selector["app"] != "a" || rc.Labels["app"] != "a" || *rc.Spec.Replicas != 1 {
-		t.Errorf("%+v", rc)
+		t.Errorf("the controller is %+v", rc)
 	}
 }
 

@@ -483,7 +483,7 @@ func TestAReleasedReplicaSetHasItsOwnIncident(t *testing.T) {
 
 // The countdown is for the first pod that is evicted, wherever its node is in the queue. Pods of
 // earlier nodes may tolerate everything.
-func TestADarkSiteSaysWhenItsFirstPodLeaves(t *testing.T) {
+func TestADarkSiteShowsWhenItsFirstPodLeaves(t *testing.T) {
 	daemon := func(p *corev1.Pod) {
 		for i := range p.Spec.Tolerations {
 			p.Spec.Tolerations[i].TolerationSeconds = nil

@@ -130,7 +130,7 @@ func run(m *memory, to ...Target) (end func()) {
 	return func() { cancel(); <-over }
 }
 
-func TestOpeningAndClosingAreToldOnceEach(t *testing.T) {
+func TestOpeningAndClosingAreNotifiedOnceEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
 		end := run(m, e)
@@ -247,7 +247,7 @@ func TestAnIncidentThatClosesInTheQueueIsNotNotified(t *testing.T) {
 	})
 }
 
-func TestWhatFailsIsTriedAgainLaterAndLater(t *testing.T) {
+func TestFailedMessagesAreRetriedWithBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{deaf: true}
 		end := run(m, e)
@@ -338,7 +338,7 @@ func (n *named) Send(ctx context.Context, m Message) error {
 	return ctx.Err()
 }
 
-func TestAWebhookIsSignedAndFollowsNobody(t *testing.T) {
+func TestAWebhookIsSignedAndFollowsNoRedirect(t *testing.T) {
 	var body []byte
 	var head http.Header
 	code := http.StatusNoContent
@@ -460,7 +460,7 @@ func (s *server) talk(conn net.Conn) {
 	}
 }
 
-func TestMailSaysItAndNothingOfAnIncidentIsAHeader(t *testing.T) {
+func TestAnIncidentsTextCannotAddMailHeaders(t *testing.T) {
 	s := serve(t, server{})
 	m := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"kari@example.org", "ola@example.org"}}
 	evil := trouble("a", func(i *fleet.Incident) { i.Message = "oslo is dark\r\nBcc: thief@example.org" })
@@ -639,7 +639,7 @@ func TestARepeatedMessageHasTheSameID(t *testing.T) {
 	}
 }
 
-func TestWhoSendsMailSaysWhereHeIs(t *testing.T) {
+func TestTheMailClientSendsItsAddressLiteral(t *testing.T) {
 	for _, c := range []struct{ at, says string }{
 		{"192.0.2.7:40000", "[192.0.2.7]"},
 		{"[2001:db8::7]:40000", "[IPv6:2001:db8::7]"},

@@ -222,7 +222,7 @@ func TestAffinityToOtherPods(t *testing.T) {
 		}
 		f.settle().quiet()
 		if got := count(f, func(n *corev1.Node) string { return n.Name }); got["a1"] != 2 || got["a2"] != 1 || got["b1"] != 1 {
-			t.Errorf("%v", got)
+			t.Errorf("the pods are on the nodes %v", got)
 		}
 	})
 }

@@ -132,7 +132,7 @@ func TestSoftSpreadCountsOnlyEligibleNodes(t *testing.T) {
 	rack := func(n *corev1.Node, name string) *corev1.Node { n.Labels["rack"] = name; return n }
 	f := newFleet(t).put(rack(node("r1", "a"), "1"), rack(node("r2", "a"), "2"), node("none", "a"), pod("there", onNode("r1")), pod("too", onNode("r2")))
 	if f.put(pod("p", soft)).settle().quiet(); f.on("p") == "none" {
-		t.Error("without racks the constraint does not count")
+		t.Error("the pod is on the node without a rack")
 	}
 
 	ssd := func(n *corev1.Node) *corev1.Node { n.Labels["disk"] = "ssd"; return n }

@@ -35,7 +35,7 @@ func TestWhereAHubIsReached(t *testing.T) {
 
 // A gateway may start before the router that gives it an address, and may get a different address
 // later.
-func TestTheHubsURLIsStoredAsItChanges(t *testing.T) {
+func TestTheStoredURLFollowsTheHubsAddress(t *testing.T) {
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

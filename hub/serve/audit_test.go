@@ -60,7 +60,7 @@ func audited(t *testing.T, s *store.Store, since *int64) (lines []string) {
 	return lines
 }
 
-func TestTheAuditIsExportedToAdministratorsAndItIsAudited(t *testing.T) {
+func TestOnlyAdministratorsExportTheAuditAndThatIsAudited(t *testing.T) {
 	hub, people := wholeHub(t)
 	var last int64
 	get := func(who, host, path string, w http.ResponseWriter) (aborted bool) {
@@ -238,7 +238,7 @@ func TestALinkBelongsToOneKeyAndOneMachine(t *testing.T) {
 }
 
 // A watch ends when its user's right ends, through every layer of the hub.
-func TestAWatchOfTheWholeHubEndsWithItsUser(t *testing.T) {
+func TestAWatchEndsWithItsUsersRight(t *testing.T) {
 	hub, people := wholeHub(t)
 	r := httptest.NewRequest(http.MethodGet, "/api/v1/nodes?watch=true", nil).WithContext(t.Context())
 	r.Host, r.TLS = "127.0.0.1:8443", &tls.ConnectionState{}

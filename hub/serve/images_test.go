@@ -48,7 +48,7 @@ func TestRolesDecideWhoPullsAndPushesImages(t *testing.T) {
 	}
 }
 
-func TestAnImageThatAPodUsesIsKept(t *testing.T) {
+func TestImagesInUseAreFound(t *testing.T) {
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = "shop", "till"
 	pod.Spec.Containers = []corev1.Container{{Name: "a", Image: "hub/till:1.2"}, {Name: "b", Image: "hub/b@sha256:bb"}}

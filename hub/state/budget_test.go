@@ -170,7 +170,7 @@ func TestCountBudget(t *testing.T) {
 				c.Expected, c.Desired = 0, 0
 			}
 			if c.Expected != tt.expected || c.Desired != tt.desired || c.Healthy != tt.healthy || c.Allowed != tt.allowed {
-				t.Errorf("%+v", c)
+				t.Errorf("the count is %+v", c)
 			}
 			working, broken := pods("w", "", "", 1, 0)[0].(*corev1.Pod), pods("b", "", "", 0, 1)[0].(*corev1.Pod)
 			if got := c.MayEvict(b, working); got != tt.ready {

@@ -11,7 +11,7 @@ func subject(name, part string, was any) state.Subject {
 	return state.Subject{Key: state.Key{Kind: state.Nodes, Name: name}, Part: part, Was: was}
 }
 
-func TestDistinctKeepsEverySubjectOnce(t *testing.T) {
+func TestDistinctReturnsEverySubjectOnce(t *testing.T) {
 	a, b := subject("a", "", nil), subject("b", "", nil)
 	part, was, again := subject("a", "Deadline", nil), subject("a", "", 1), subject("a", "", 2)
 	for _, c := range []struct {

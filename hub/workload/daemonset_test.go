@@ -298,11 +298,11 @@ func TestDaemonSetOnDeleteWaitsForADeletion(t *testing.T) {
 		ds.Generation, ds.Spec.Template.Spec.Containers[0].Image = 2, "probe:2"
 	}).settle().quiet()
 	if st := f.daemonSet().Status; len(f.livePods()) != 2 || st.UpdatedNumberScheduled != 0 {
-		t.Fatalf("%+v", st)
+		t.Fatalf("the status is %+v", st)
 	}
 	f.remove(podKey(f.pods()[0])).settle().run().settle().quiet()
 	if st := f.daemonSet().Status; st.UpdatedNumberScheduled != 1 {
-		t.Errorf("%+v", st)
+		t.Errorf("the status is %+v", st)
 	}
 }
 

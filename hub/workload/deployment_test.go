@@ -53,7 +53,7 @@ func TestADeploymentCreatesItsPods(t *testing.T) {
 	}
 }
 
-func TestRollingUpdateKeepsItsBounds(t *testing.T) {
+func TestARollingUpdateRespectsItsLimits(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		replicas    int32
@@ -271,7 +271,7 @@ func TestScalingDuringARolloutKeepsProportions(t *testing.T) {
 	f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:2") }).settle().quiet()
 	sets := f.sets("default")
 	if *sets[0].Spec.Replicas != 8 || *sets[1].Spec.Replicas != 5 {
-		t.Fatalf("in the middle: %d and %d, want 8 and 5", *sets[0].Spec.Replicas, *sets[1].Spec.Replicas)
+		t.Fatalf("during the rollout the sizes are %d and %d, want 8 and 5", *sets[0].Spec.Replicas, *sets[1].Spec.Replicas)
 	}
 	f.spec(func(s *appsv1.DeploymentSpec) { *s.Replicas = 20 }).settle().quiet()
 	sets = f.sets("default")
@@ -325,7 +325,7 @@ func TestMinReadySeconds(t *testing.T) {
 	d.Spec.MinReadySeconds = 30
 	f.put(d).settle().run("pi-1").settle().quiet()
 	if f.deploy().Status.ReadyReplicas != 1 || f.deploy().Status.AvailableReplicas != 0 {
-		t.Fatalf("at once: %+v", f.deploy().Status)
+		t.Fatalf("when the pods are ready: %+v", f.deploy().Status)
 	}
 	f.pass(30 * time.Second).quiet()
 	if f.deploy().Status.AvailableReplicas != 1 {

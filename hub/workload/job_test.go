@@ -111,7 +111,7 @@ func TestAJobRunsToItsEnd(t *testing.T) {
 		}
 	}
 	if j := f.job(); j.Status.CompletionTime == nil || state.JobCondition(j, batchv1.JobSuccessCriteriaMet) == nil {
-		t.Errorf("%+v", j.Status)
+		t.Errorf("the status is %+v", j.Status)
 	}
 	f.pass(24 * time.Hour).is("0 active, 5 succeeded, 0 failed, Complete CompletionsReached")
 }
@@ -344,7 +344,7 @@ func TestARuleEndsAJob(t *testing.T) {
 	f.end(1, 41).is("2 active, 0 succeeded, 1 failed")
 	f.end(1, 42)
 	if end := state.JobEnd(f.job()); end == nil || end.Reason != "PodFailurePolicy" || !strings.HasSuffix(end.Message, "failed with exit code 42 matching FailJob rule at index 0") {
-		t.Errorf("%+v", end)
+		t.Errorf("the Job's end is %+v", end)
 	}
 }
 
@@ -358,7 +358,7 @@ func TestADeadlineEndsAJob(t *testing.T) {
 	f.pass(59 * time.Second).is("1 active, 0 succeeded, 0 failed")
 	f.pass(time.Second).quiet().is("0 active, 0 succeeded, 1 failed")
 	if c := state.JobCondition(f.job(), batchv1.JobFailureTarget); c == nil || c.Reason != "DeadlineExceeded" {
-		t.Errorf("%+v", f.job().Status)
+		t.Errorf("the status is %+v", f.job().Status)
 	}
 	f.pass(time.Hour).is("0 active, 0 succeeded, 1 failed") // the pod's device is silent
 	f.remove(state.KeyOf(pod)).settle().quiet().is("0 active, 0 succeeded, 1 failed, Failed DeadlineExceeded")
@@ -378,7 +378,7 @@ func TestAJobIsSuspendedAndResumed(t *testing.T) {
 	suspend(true)
 	f.is("0 active, 0 succeeded, 0 failed").pass(time.Hour).is("0 active, 0 succeeded, 0 failed")
 	if state.JobCondition(f.job(), batchv1.JobSuspended) == nil {
-		t.Errorf("%+v", f.job().Status.Conditions)
+		t.Errorf("the conditions are %+v", f.job().Status.Conditions)
 	}
 	suspend(false)
 	f.pass(59 * time.Second).is("1 active, 0 succeeded, 0 failed") // the deadline starts again

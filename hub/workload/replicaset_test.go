@@ -101,7 +101,7 @@ func TestCreatedPodsAreAdmitted(t *testing.T) {
 		}
 		ref := metav1.GetControllerOf(pod)
 		if ref == nil || pod.GenerateName != ref.Name+"-" || len(pod.Name) != len(ref.Name)+6 || pod.Status.Phase != corev1.PodPending || pod.CreationTimestamp.IsZero() {
-			t.Errorf("%+v", pod.ObjectMeta)
+			t.Errorf("the created pod is %+v", pod.ObjectMeta)
 		}
 	}
 	for _, c := range f.changes {
@@ -187,7 +187,7 @@ func TestBudget(t *testing.T) {
 			key := state.Key{Kind: state.PodDisruptionBudgets, Namespace: "default", Name: "pdb"}
 			st := f.s.Get(key).(*policyv1.PodDisruptionBudget).Status
 			if st.ExpectedPods != c.expected || st.DesiredHealthy != c.desired || st.DisruptionsAllowed != c.allowed || st.CurrentHealthy != int32(c.ready) {
-				t.Fatalf("%+v", st)
+				t.Fatalf("the status is %+v", st)
 			}
 			// An allowed eviction counts until its pod is removed, at most for 2 min.
 			f.edit(key, func(o state.Object) {

@@ -296,7 +296,7 @@ func TestMaxUnavailableBoundsAnUpdate(t *testing.T) {
 	}
 }
 
-func TestHistoryIsKeptToItsLimit(t *testing.T) {
+func TestAStatefulSetsHistoryIsLimited(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(1, func(s *appsv1.StatefulSetSpec) { s.RevisionHistoryLimit = new(int32(2)) }))
 	for i := range 6 {
 		f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = fmt.Sprintf("db:%d", i) })
@@ -380,7 +380,7 @@ func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 
 // As in Kubernetes, with ordered pods a broken revision blocks every later template. The hub
 // reports it with the command that helps.
-func TestARolloutBlockedByABrokenRevisionSaysWhatHelps(t *testing.T) {
+func TestABlockedRolloutReportsTheCommandThatHelps(t *testing.T) {
 	roll := func(f *fleet, image string) *fleet {
 		return f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = image }).settle().quiet()
 	}
@@ -625,14 +625,14 @@ func TestABudgetCountsAStatefulSetAndAController(t *testing.T) {
 	}
 	f.up("pi-1")
 	if st := budget(); st.ExpectedPods != 3 || st.CurrentHealthy != 3 || st.DisruptionsAllowed != 1 {
-		t.Errorf("%+v", st)
+		t.Errorf("the budget's status is %+v", st)
 	}
 	f.edit(podKey("db-0"), func(o state.Object) {
 		state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
 	}).settle().quiet()
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(4)) }).settle().quiet() // db-0 is not available, so no pod is created
 	if st := budget(); st.ExpectedPods != 4 || st.DisruptionsAllowed != 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("the budget's status is %+v", st)
 	}
 }
 
