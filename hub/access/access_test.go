@@ -120,7 +120,8 @@ func guard(t *testing.T, dir string) fixture {
 		t.Fatal(err)
 	}
 	f := fixture{hub: &fleet{by: map[string]Enrolment{}, ended: map[string]wire.Dismissed{}}, log: &strings.Builder{}}
-	f.Guard = New(Options{Store: s, Authority: ca, Log: slog.New(slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	f.Guard = New(Options{Store: s, Authority: ca,
+		Log:   slog.New(slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Fleet: f.hub, Hub: "h1", MQTT: []string{":8883"}, LeaseInterval: 10 * time.Second})
 	return f
 }

@@ -32,7 +32,8 @@ func TestTheOldPasswordAllowsANewOne(t *testing.T) {
 		{"a weak new password is refused", "anna", goodPassword, "short", ErrInvalid},
 		{"the new password must differ from the old one", "anna", goodPassword, goodPassword, ErrInvalid},
 	} {
-		if _, err := g.ChangePassword(ctx, PasswordChange{c.user, c.old, c.new, "10.0.0.1"}); !errors.Is(err, c.want) || !in(mine) {
+		if _, err := g.ChangePassword(ctx, PasswordChange{c.user, c.old, c.new, "10.0.0.1"}); !errors.Is(err, c.want) ||
+			!in(mine) {
 			t.Errorf("%s: %v, want %v; the session is valid: %v", c.name, err, c.want, in(mine))
 		}
 	}

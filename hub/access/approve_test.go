@@ -57,10 +57,12 @@ func TestJoiningNeedsApprovalWhereItIsRequired(t *testing.T) {
 				if c.want != nil && !errors.Is(err, c.want) || w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
 					t.Errorf("%v: %d %s", err, w.Code, w.Body)
 				}
-				if (w.Header().Get("Retry-After") != "") != (c.code == http.StatusAccepted || c.code == http.StatusTooManyRequests) {
+				if (w.Header().Get("Retry-After") != "") != (c.code == http.StatusAccepted ||
+					c.code == http.StatusTooManyRequests) {
 					t.Error(w.Header())
 				}
-				if row, err := g.Store.JoinToken(t.Context(), strings.Split(q.Token, ".")[2]); err != nil || row.Used != 0 || len(g.hub.joined) > 0 {
+				if row, err := g.Store.JoinToken(t.Context(), strings.Split(q.Token, ".")[2]); err != nil || row.Used != 0 ||
+					len(g.hub.joined) > 0 {
 					t.Error("the device has joined, or has used the token:", row, err, g.hub.joined)
 				}
 			})
@@ -82,7 +84,8 @@ func TestAnApprovedDeviceJoinsByItsRequest(t *testing.T) {
 	if e.Request != "pi-1-aa" || len(e.Certificate) == 0 {
 		t.Errorf("the enrolment is %+v", e)
 	}
-	if a := g.hub.applied[0]; a.Key != e.Key || a.Node != "pi-1" || a.Site != "oslo" || a.Token != k.ID || a.Source != "10.0.0.2" || a.MachineID != q.MachineID || a.Serial != "S1" || a.Left != 2 || a.Begin {
+	if a := g.hub.applied[0]; a.Key != e.Key || a.Node != "pi-1" || a.Site != "oslo" || a.Token != k.ID ||
+		a.Source != "10.0.0.2" || a.MachineID != q.MachineID || a.Serial != "S1" || a.Left != 2 || a.Begin {
 		t.Errorf("the applicant is %+v", a)
 	}
 	// The device did not receive the response. Its enrolled key needs no second approval. Another
@@ -174,7 +177,8 @@ func TestTheRequestOfARefusedDeviceIsWithdrawn(t *testing.T) {
 				if _, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-1", newMachine(t)), "10.0.0.2"); err == nil {
 					t.Fatal("the refused device has joined")
 				}
-				if len(g.hub.withdrawn) != 1 || !strings.HasPrefix(g.hub.withdrawn[0], k.ID+": ") || !strings.Contains(g.hub.withdrawn[0], c.says) {
+				if len(g.hub.withdrawn) != 1 || !strings.HasPrefix(g.hub.withdrawn[0], k.ID+": ") ||
+					!strings.Contains(g.hub.withdrawn[0], c.says) {
 					t.Errorf("the withdrawn requests are %q", g.hub.withdrawn)
 				}
 			})
@@ -185,7 +189,8 @@ func TestTheRequestOfARefusedDeviceIsWithdrawn(t *testing.T) {
 	k := token(t, g, NewJoinToken{})
 	must(t, g.RevokeJoinToken(t.Context(), k.ID))
 	k.Secret = newSecret()
-	if _, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-1", newMachine(t)), "10.0.0.2"); err == nil || len(g.hub.withdrawn) > 0 {
+	if _, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-1", newMachine(t)), "10.0.0.2"); err == nil ||
+		len(g.hub.withdrawn) > 0 {
 		t.Error(err, g.hub.withdrawn)
 	}
 }

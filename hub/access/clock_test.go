@@ -8,7 +8,8 @@ import (
 
 // Sessions and tokens expire by the hub's time, even if the machine's clock is set by months.
 func TestExpiryUsesTheHubsTime(t *testing.T) {
-	for name, off := range map[string]time.Duration{"the hub's time is months behind": -200 * 24 * time.Hour, "months ahead": 200 * 24 * time.Hour} {
+	for name, off := range map[string]time.Duration{"the hub's time is months behind": -200 * 24 * time.Hour,
+		"months ahead": 200 * 24 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			g := guard(t, t.TempDir())
 			var later time.Duration

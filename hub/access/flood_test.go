@@ -64,7 +64,8 @@ func TestOtherNetworksCannotLockAUserOut(t *testing.T) {
 		checked := 0
 		for i := range 4 {
 			for range maxAttempts + 1 {
-				if _, err := g.Login(t.Context(), "anna", "wrong wrong wrong", fmt.Sprintf("10.6.6.%d", i)); errors.Is(err, ErrUnauthenticated) {
+				if _, err := g.Login(t.Context(), "anna", "wrong wrong wrong", fmt.Sprintf("10.6.6.%d", i)); errors.Is(err,
+					ErrUnauthenticated) {
 					checked++
 				}
 			}
@@ -134,7 +135,8 @@ func TestABusyHubTellsTheDeviceWhenToRetry(t *testing.T) {
 		_, err := g.Join(t.Context(), q, "10.0.0.2")
 		w := httptest.NewRecorder()
 		refuse(w, err)
-		if !errors.Is(err, ErrBusy) || w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" || strings.Contains(w.Body.String(), "failed") {
+		if !errors.Is(err, ErrBusy) || w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" ||
+			strings.Contains(w.Body.String(), "failed") {
 			t.Errorf("%v: %d %v %s", err, w.Code, w.Header(), w.Body)
 		}
 		<-g.joining
@@ -165,7 +167,8 @@ func TestRenewalsOfANodeAreLimited(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		refuse(w, last)
-		if renewed != renewBurst || !errors.Is(last, ErrBusy) || w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "60" {
+		if renewed != renewBurst || !errors.Is(last, ErrBusy) || w.Code != http.StatusTooManyRequests ||
+			w.Header().Get("Retry-After") != "60" {
 			t.Errorf("%d of 100 renewals, then %v, %d %v", renewed, last, w.Code, w.Header())
 		}
 		if _, err := g.Renew(t.Context(), wire.RenewRequest{CSR: other.csr(t)}, certificates(t, b.Certificate)); err != nil {

@@ -45,13 +45,15 @@ func TestADeviceJoinsWithAToken(t *testing.T) {
 	q.Hostname, q.MachineID = "Pi-Kiosk", "00112233445566aa"
 	a, err := g.Join(t.Context(), q, "10.0.0.2")
 	must(t, err)
-	if a.Node != "pi-kiosk" || a.Site != "bergen" || a.Hub != "h1" || a.MQTT != ":8883" || a.LeaseIntervalSeconds != 10 || a.CA != string(g.Authority.RootPEM()) {
+	if a.Node != "pi-kiosk" || a.Site != "bergen" || a.Hub != "h1" || a.MQTT != ":8883" || a.LeaseIntervalSeconds != 10 ||
+		a.CA != string(g.Authority.RootPEM()) {
 		t.Fatalf("the answer is %+v", a)
 	}
 	if len(g.hub.joined) != 1 {
 		t.Fatal(g.hub.joined)
 	}
-	if e := g.hub.joined[0]; e.Node != "pi-kiosk" || e.Site != "bergen" || e.Labels["rack"] != "a" || e.MachineID != "00112233445566aa" {
+	if e := g.hub.joined[0]; e.Node != "pi-kiosk" || e.Site != "bergen" || e.Labels["rack"] != "a" ||
+		e.MachineID != "00112233445566aa" {
 		t.Fatalf("the enrolment is %+v", e)
 	}
 	certs := certificates(t, a.Certificate)
@@ -72,14 +74,16 @@ func TestADeviceJoinsWithAToken(t *testing.T) {
 	}
 	must(t, g.MayConnect(h)) // so that it can receive the dismissal notice
 	// The used token does not enrol the key again, because the enrolment that it repeats has ended.
-	if _, err := g.Join(t.Context(), q, "10.0.0.2"); !errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), "ended at") {
+	if _, err := g.Join(t.Context(), q, "10.0.0.2"); !errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(),
+		"ended at") {
 		t.Fatal(err)
 	}
 	if _, err := g.Authenticate(from(certs)); !errors.Is(err, ErrUnauthenticated) {
 		t.Fatal(err)
 	}
 	audits, err := g.Store.Audits(t.Context(), 10)
-	if err != nil || len(audits) != 3 || audits[1].Who != k.ID || audits[1].Name != "pi-kiosk" || audits[1].Code != http.StatusCreated || audits[1].Source != "10.0.0.2" {
+	if err != nil || len(audits) != 3 || audits[1].Who != k.ID || audits[1].Name != "pi-kiosk" ||
+		audits[1].Code != http.StatusCreated || audits[1].Source != "10.0.0.2" {
 		t.Fatalf("%+v %v", audits, err)
 	}
 }
@@ -144,7 +148,8 @@ func TestRefusedJoins(t *testing.T) {
 		{"the same machine and key with a token of another site", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			m := newMachine(t)
 			q.CSR = m.csr(t)
-			_, err := g.Join(t.Context(), joinRequest(t, token(t, g, NewJoinToken{Site: "bergen"}).Text(), "pi-1", m), "10.0.0.9")
+			_, err := g.Join(t.Context(), joinRequest(t, token(t, g, NewJoinToken{Site: "bergen"}).Text(), "pi-1", m),
+				"10.0.0.9")
 			must(t, err)
 		}, ErrConflict, "--site bergen --node pi-1"},
 		{"a device that the hub refuses", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
@@ -199,7 +204,8 @@ func TestReplacedHardwareTakesOverItsNode(t *testing.T) {
 	// one still cannot take over the node.
 	thief := joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t))
 	thief.MachineID = "00112233445566aa"
-	if _, err := g.Join(t.Context(), thief, "10.0.0.2"); !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "`flotilla-hub token create --site oslo --node pi-1`") {
+	if _, err := g.Join(t.Context(), thief, "10.0.0.2"); !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(),
+		"`flotilla-hub token create --site oslo --node pi-1`") {
 		t.Fatal(err)
 	}
 	must(t, may(broken))
@@ -337,7 +343,8 @@ func TestRenewal(t *testing.T) {
 		}
 		person, _, err := g.Authority.IssueClient(pki.Admin, "pi-1", time.Hour)
 		must(t, err)
-		if _, err := g.Renew(t.Context(), wire.RenewRequest{CSR: m.csr(t)}, certificates(t, string(person))); !errors.Is(err, ErrUnauthenticated) {
+		if _, err := g.Renew(t.Context(), wire.RenewRequest{CSR: m.csr(t)}, certificates(t, string(person))); !errors.Is(err,
+			ErrUnauthenticated) {
 			t.Fatal("a renewal with a user's certificate:", err)
 		}
 		g.hub.expel("pi-1")
@@ -372,11 +379,13 @@ func TestRenewalsAreInTheAudit(t *testing.T) {
 	for _, want := range []struct {
 		who  string
 		code int
-	}{{"pi-1", http.StatusCreated}, {"pi-1", http.StatusBadRequest}, {"", http.StatusBadRequest}, {"pi-1", http.StatusForbidden}} {
+	}{{"pi-1", http.StatusCreated}, {"pi-1", http.StatusBadRequest}, {"", http.StatusBadRequest},
+		{"pi-1", http.StatusForbidden}} {
 		found, err := g.Store.FindAudits(t.Context(), store.AuditQuery{Verbs: []string{"renew"}, Limit: 9})
 		must(t, err)
 		if !slices.ContainsFunc(found, func(a store.Audit) bool {
-			return a.Who == want.who && a.Code == want.code && a.Source == "10.0.0.2" && a.Resource == "enrolments" && (a.Message == "") == (a.Code < 400)
+			return a.Who == want.who && a.Code == want.code && a.Source == "10.0.0.2" && a.Resource == "enrolments" &&
+				(a.Message == "") == (a.Code < 400)
 		}) {
 			t.Errorf("no record of %+v in %+v", want, found)
 		}
@@ -385,7 +394,8 @@ func TestRenewalsAreInTheAudit(t *testing.T) {
 
 func TestErrorsInATokenAreReportedTogether(t *testing.T) {
 	g := guard(t, t.TempDir())
-	_, err := g.CreateJoinToken(t.Context(), NewJoinToken{Site: "Oslo!", Node: "a b", Uses: 0, Life: time.Second, Labels: map[string]string{"a b": "c"}})
+	_, err := g.CreateJoinToken(t.Context(), NewJoinToken{Site: "Oslo!", Node: "a b", Uses: 0, Life: time.Second,
+		Labels: map[string]string{"a b": "c"}})
 	if !errors.Is(err, ErrInvalid) {
 		t.Fatal(err)
 	}
@@ -394,7 +404,8 @@ func TestErrorsInATokenAreReportedTogether(t *testing.T) {
 			t.Errorf("no %q in %v", part, err)
 		}
 	}
-	if _, err := g.CreateJoinToken(t.Context(), NewJoinToken{Site: "oslo", Node: "pi-1", Uses: 2, Life: time.Hour}); !errors.Is(err, ErrInvalid) {
+	if _, err := g.CreateJoinToken(t.Context(), NewJoinToken{Site: "oslo", Node: "pi-1", Uses: 2,
+		Life: time.Hour}); !errors.Is(err, ErrInvalid) {
 		t.Fatal("a token for two devices with one node name", err)
 	}
 	for name, n := range map[string]NewJoinToken{
@@ -432,7 +443,8 @@ func TestTheHandlers(t *testing.T) {
 	}
 	hubs := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC) // the hub's time, while the machine has a wrong clock
 	g.Now = func() time.Time { return hubs }
-	if resp, err = http.Get(server.URL + wire.PathCA); err != nil || resp.Header.Get("Date") != "Mon, 03 Feb 2031 04:05:06 GMT" {
+	if resp, err = http.Get(server.URL + wire.PathCA); err != nil ||
+		resp.Header.Get("Date") != "Mon, 03 Feb 2031 04:05:06 GMT" {
 		t.Errorf("the time of the hub is %q: %v", resp.Header.Get("Date"), err)
 	}
 	_ = resp.Body.Close()
@@ -446,7 +458,8 @@ func TestTheHandlers(t *testing.T) {
 	}
 	g.hub.refuse = errors.New("secret detail of the hub")
 	second, _ := json.Marshal(joinRequest(t, k.Text(), "pi-2", newMachine(t)))
-	if code, body := post(wire.PathJoin, second); code != http.StatusServiceUnavailable || strings.Contains(body, "detail") {
+	if code, body := post(wire.PathJoin, second); code != http.StatusServiceUnavailable || strings.Contains(body,
+		"detail") {
 		t.Fatal(code, body)
 	}
 	g.hub.refuse = nil
@@ -474,12 +487,14 @@ func TestTheHandlers(t *testing.T) {
 func TestAnIncompleteRequestIsRefused(t *testing.T) {
 	g := guard(t, t.TempDir())
 	for _, path := range []string{wire.PathJoin, wire.PathRenew} {
-		r := httptest.NewRequest(http.MethodPost, path, iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader(`{"token":"x"}`))))
+		r := httptest.NewRequest(http.MethodPost, path,
+			iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader(`{"token":"x"}`))))
 		r.TLS = &tls.ConnectionState{}
 		w := httptest.NewRecorder()
 		g.Handler().ServeHTTP(w, r)
 		var no wire.JoinRefusal
-		if err := json.Unmarshal(w.Body.Bytes(), &no); w.Code != http.StatusServiceUnavailable || err != nil || no.Error == "" {
+		if err := json.Unmarshal(w.Body.Bytes(), &no); w.Code != http.StatusServiceUnavailable || err != nil ||
+			no.Error == "" {
 			t.Errorf("%s: %d %q", path, w.Code, w.Body)
 		}
 	}

@@ -12,7 +12,8 @@ import (
 // A kubectl context has one server, so each hub of a database has a context. The first hub's
 // context is the current one.
 func TestAKubeconfigHasAContextForEachHub(t *testing.T) {
-	text, err := Kubeconfig{Server: "https://hub:8443", Others: []string{"https://a:8443", "https://hub:8443", "https://b:8443"}, User: "ann", CA: []byte("ca"), Token: "t"}.YAML()
+	text, err := Kubeconfig{Server: "https://hub:8443", Others: []string{"https://a:8443", "https://hub:8443",
+		"https://b:8443"}, User: "ann", CA: []byte("ca"), Token: "t"}.YAML()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,13 +34,15 @@ func TestAKubeconfigHasAContextForEachHub(t *testing.T) {
 	if err := yaml.Unmarshal(text, &k); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"flotilla": "https://hub:8443", "flotilla@a:8443": "https://a:8443", "flotilla@b:8443": "https://b:8443"}
+	want := map[string]string{"flotilla": "https://hub:8443", "flotilla@a:8443": "https://a:8443",
+		"flotilla@b:8443": "https://b:8443"}
 	if k.Current != "flotilla" || len(k.Clusters) != len(want) || len(k.Contexts) != len(want) {
 		t.Fatalf("the kubeconfig is\n%s", text)
 	}
 	for i, c := range k.Clusters {
 		x := k.Contexts[i]
-		if want[c.Name] != c.Cluster.Server || string(c.Cluster.CA) != "ca" || x.Name != c.Name || x.Context.Cluster != c.Name || x.Context.User != "ann" {
+		if want[c.Name] != c.Cluster.Server || string(c.Cluster.CA) != "ca" || x.Name != c.Name ||
+			x.Context.Cluster != c.Name || x.Context.User != "ann" {
 			t.Errorf("the cluster is %+v, the context %+v", c, x)
 		}
 	}
@@ -48,7 +51,8 @@ func TestAKubeconfigHasAContextForEachHub(t *testing.T) {
 // The command names each hub once, in order, up to the device's limit.
 func TestAJoinLineNamesEachHub(t *testing.T) {
 	token := wire.JoinToken{Pin: strings.Repeat("0", 32), ID: "abc", Secret: "s3cret"}
-	if got, want := JoinLine([]string{"https://b:1", "https://a:1", "https://b:1"}, token), "flotilla-device join https://b:1,https://a:1 --token "+token.Text(); got != want {
+	if got, want := JoinLine([]string{"https://b:1", "https://a:1", "https://b:1"}, token),
+		"flotilla-device join https://b:1,https://a:1 --token "+token.Text(); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	var many []string

@@ -41,7 +41,8 @@ func TestTheSetupLinkCreatesOneAdministrator(t *testing.T) {
 	results := make([]error, 4)
 	for i := range results {
 		wg.Go(func() {
-			results[i] = g.Setup(ctx, secret, NewUser{Name: "anna" + string(rune('a'+i)), Password: goodPassword, Role: Viewer}, "10.0.0.1")
+			results[i] = g.Setup(ctx, secret, NewUser{Name: "anna" + string(rune('a'+i)), Password: goodPassword, Role: Viewer},
+				"10.0.0.1")
 		})
 	}
 	wg.Wait()
@@ -69,7 +70,8 @@ func TestASetupLinkExpiresAfterHalfAnHour(t *testing.T) {
 		secret, err := g.SetupSecret(t.Context())
 		must(t, err)
 		time.Sleep(setupLife + time.Second)
-		if err := g.Setup(t.Context(), secret, NewUser{Name: "anna", Password: goodPassword}, "10.0.0.1"); !errors.Is(err, ErrForbidden) {
+		if err := g.Setup(t.Context(), secret, NewUser{Name: "anna", Password: goodPassword}, "10.0.0.1"); !errors.Is(err,
+			ErrForbidden) {
 			t.Fatal(err)
 		}
 	})
@@ -105,12 +107,14 @@ func TestGuessingTheSetupLinkLocksTheSourceOut(t *testing.T) {
 }
 
 func TestWeakPasswordsAreRefused(t *testing.T) {
-	for _, p := range []string{"", "short", "password", "password123", "Password1!", "1234567890", "9876543210", "aaaaaaaaaaaa", "abababababab", "flotilla2026", "anna-anna-a", "raspberry1234", "changeme!!", strings.Repeat("x y z a b ", 30), "bad\xff\xfeutf8 here"} {
+	for _, p := range []string{"", "short", "password", "password123", "Password1!", "1234567890", "9876543210",
+		"aaaaaaaaaaaa", "abababababab", "flotilla2026", "anna-anna-a", "raspberry1234", "changeme!!", strings.Repeat("x y z a b ", 30), "bad\xff\xfeutf8 here"} {
 		if err := checkStrength(p, "anna"); !errors.Is(err, ErrInvalid) {
 			t.Errorf("the weak password %q is accepted", p)
 		}
 	}
-	for _, p := range []string{goodPassword, "tr0ub4dor&3x", "blåbærsyltetøy", "Kaffee um sieben", "anna likes green tea"} {
+	for _, p := range []string{goodPassword, "tr0ub4dor&3x", "blåbærsyltetøy", "Kaffee um sieben",
+		"anna likes green tea"} {
 		if err := checkStrength(p, "anna"); err != nil {
 			t.Errorf("%q: %v", p, err)
 		}
@@ -119,7 +123,8 @@ func TestWeakPasswordsAreRefused(t *testing.T) {
 
 func TestUserNamesAndRolesAreChecked(t *testing.T) {
 	g := guard(t, t.TempDir())
-	for _, u := range []NewUser{{"", goodPassword, Admin}, {"Anna", goodPassword, Admin}, {"a b", goodPassword, Admin}, {"<img>", goodPassword, Admin}, {"anna", goodPassword, ""}, {"anna", goodPassword, Device}, {"anna", goodPassword, "root"}} {
+	for _, u := range []NewUser{{"", goodPassword, Admin}, {"Anna", goodPassword, Admin}, {"a b", goodPassword, Admin},
+		{"<img>", goodPassword, Admin}, {"anna", goodPassword, ""}, {"anna", goodPassword, Device}, {"anna", goodPassword, "root"}} {
 		if err := g.CreateUser(t.Context(), u); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", u, err)
 		}
@@ -135,7 +140,8 @@ func TestASessionAuthenticatesItsUserUntilItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
 		c := anna(t, g)
-		if !c.HttpOnly || !c.Secure || c.SameSite != http.SameSiteStrictMode || !strings.HasPrefix(c.Name, "__Host-") || c.Path != "/" || c.Domain != "" {
+		if !c.HttpOnly || !c.Secure || c.SameSite != http.SameSiteStrictMode || !strings.HasPrefix(c.Name, "__Host-") ||
+			c.Path != "/" || c.Domain != "" {
 			t.Fatalf("the cookie is %+v", c)
 		}
 		with := func(c *http.Cookie) *http.Request {
@@ -144,7 +150,8 @@ func TestASessionAuthenticatesItsUserUntilItEnds(t *testing.T) {
 			return r
 		}
 		u, err := g.Authenticate(with(c))
-		if err != nil || u.Name != "anna" || u.Role != Admin || u.Via != "session" || u.CSRF == "" || u.Source != "192.0.2.1" {
+		if err != nil || u.Name != "anna" || u.Role != Admin || u.Via != "session" || u.CSRF == "" ||
+			u.Source != "192.0.2.1" {
 			t.Fatalf("%+v %v", u, err)
 		}
 		other, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.1")
@@ -158,7 +165,8 @@ func TestASessionAuthenticatesItsUserUntilItEnds(t *testing.T) {
 		if _, err := g.Authenticate(with(&http.Cookie{Name: Cookie, Value: "x"})); !errors.Is(err, ErrUnauthenticated) {
 			t.Fatal("an invented session:", err)
 		}
-		if _, err := g.Authenticate(httptest.NewRequest(http.MethodGet, "https://hub/", nil)); !errors.Is(err, ErrUnauthenticated) {
+		if _, err := g.Authenticate(httptest.NewRequest(http.MethodGet, "https://hub/", nil)); !errors.Is(err,
+			ErrUnauthenticated) {
 			t.Fatal("nothing:", err)
 		}
 		time.Sleep(sessionLife + time.Second)
@@ -191,7 +199,8 @@ func TestGuessingPasswordsLocksTheSourceOut(t *testing.T) {
 			if i%2 == 1 {
 				name = "nobody" // an unknown user's attempts count too, with an equal response
 			}
-			if err := guess(name, "wrong wrong wrong", "2001:db8::1"); !errors.Is(err, ErrUnauthenticated) || err.Error() != "not logged in: wrong name or password" {
+			if err := guess(name, "wrong wrong wrong", "2001:db8::1"); !errors.Is(err, ErrUnauthenticated) ||
+				err.Error() != "not logged in: wrong name or password" {
 				t.Fatal(i, err)
 			}
 		}
@@ -333,7 +342,8 @@ func TestACertificateAuthenticatesUntilItsUserIsDeleted(t *testing.T) {
 		t.Fatal("a certificate of another authority:", err)
 	}
 	must(t, g.DeleteUser(ctx, "anna"))
-	if _, err := g.Authenticate(from(certs)); !errors.Is(err, ErrUnauthenticated) || !strings.Contains(err.Error(), "kubeconfig") {
+	if _, err := g.Authenticate(from(certs)); !errors.Is(err, ErrUnauthenticated) || !strings.Contains(err.Error(),
+		"kubeconfig") {
 		t.Fatal("revoked:", err)
 	}
 	time.Sleep(2 * time.Millisecond) // issue times have milliseconds
@@ -358,7 +368,8 @@ func TestAKubeconfigOfAnyNameIsRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, g.RevokeKubeconfigs(t.Context(), "kari"))
-	if _, err := g.Authenticate(from(lost)); !errors.Is(err, ErrUnauthenticated) || !strings.Contains(err.Error(), "were revoked") {
+	if _, err := g.Authenticate(from(lost)); !errors.Is(err, ErrUnauthenticated) || !strings.Contains(err.Error(),
+		"were revoked") {
 		t.Error("revoked:", err)
 	}
 	must(t, g.MayObserve(t.Context(), observer))
@@ -452,7 +463,8 @@ func TestRolesHaveTheRightsOfTheTable(t *testing.T) {
 		{"", "nodes", false, false, false},
 		{"list", "", false, false, false},
 	} {
-		for role, want := range map[Role]bool{Admin: c.admin, Operator: c.operator, Viewer: c.viewer, Device: c.resource == "joinrenewals", "": false, "root": false} {
+		for role, want := range map[Role]bool{Admin: c.admin, Operator: c.operator, Viewer: c.viewer,
+			Device: c.resource == "joinrenewals", "": false, "root": false} {
 			if got := Allow(role, c.verb, c.resource); got != want {
 				t.Errorf("%s may %s %s: %v", role, c.verb, c.resource, got)
 			}
@@ -460,7 +472,8 @@ func TestRolesHaveTheRightsOfTheTable(t *testing.T) {
 	}
 	for _, r := range Rules(Viewer) {
 		for _, v := range r.Verbs {
-			if v != "get" && v != "list" && v != "watch" && !strings.HasPrefix(r.Resources[0], "selfsubject") && r.Resources[0] != "account" {
+			if v != "get" && v != "list" && v != "watch" && !strings.HasPrefix(r.Resources[0], "selfsubject") &&
+				r.Resources[0] != "account" {
 				t.Errorf("a viewer may %s %v", v, r.Resources)
 			}
 		}
@@ -499,7 +512,8 @@ func TestNoSecretIsStoredOrLogged(t *testing.T) {
 	if !strings.Contains(text, "laptop") || !strings.Contains(g.log.String(), "pi-1") {
 		t.Fatal("the database does not contain a known value: the test reads the wrong files")
 	}
-	for name, s := range map[string]string{"setup secret": setup, "password": goodPassword, "a mistyped password": "wrong-password-typed", "session": session.Value,
+	for name, s := range map[string]string{"setup secret": setup, "password": goodPassword,
+		"a mistyped password": "wrong-password-typed", "session": session.Value,
 		"API token": strings.Split(api, ".")[2], "join token": token.Secret, "wrong join token": bad.Secret} {
 		if strings.Contains(text, s) {
 			t.Errorf("%s is stored in clear text", name)

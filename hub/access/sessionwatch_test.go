@@ -95,7 +95,8 @@ func TestARequestEndsWithItsCredential(t *testing.T) {
 				time.Sleep(2*time.Second + time.Millisecond)
 				synctest.Wait()
 				for _, r := range open {
-					if ended := r.Context().Err() != nil; ended != tt.ends || ended && !errors.Is(context.Cause(r.Context()), ErrEnded) {
+					if ended := r.Context().Err() != nil; ended != tt.ends || ended && !errors.Is(context.Cause(r.Context()),
+						ErrEnded) {
 						t.Errorf("the context has ended: %t, want %t: %v", ended, tt.ends, context.Cause(r.Context()))
 					}
 				}
@@ -115,7 +116,8 @@ func TestAFinishedRequestIsNotBound(t *testing.T) {
 	if len(g.watches.by) != 0 || !errors.Is(context.Cause(r.Context()), context.Canceled) {
 		t.Error("the ended request is still watched")
 	}
-	r, end = g.WatchSession(httptest.NewRequest(http.MethodGet, "https://hub/", nil), func(User) error { return ErrTooMany })
+	r, end = g.WatchSession(httptest.NewRequest(http.MethodGet, "https://hub/", nil),
+		func(User) error { return ErrTooMany })
 	defer end()
 	r.AddCookie(c)
 	if _, err := g.Authenticate(r); !errors.Is(err, ErrTooMany) || len(g.watches.by) != 0 {

@@ -16,7 +16,8 @@ func TestViewsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range MaxViews {
-		if err := g.SaveView(ctx, "anna", store.View{Name: fmt.Sprintf("  view   %02d ", MaxViews-1-i), Href: "/nodes"}); err != nil {
+		if err := g.SaveView(ctx, "anna", store.View{Name: fmt.Sprintf("  view   %02d ", MaxViews-1-i),
+			Href: "/nodes"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -39,7 +40,8 @@ func TestViewsAreBounded(t *testing.T) {
 		}
 	}
 	views, err := g.Views(ctx, "anna")
-	if err != nil || len(views) != MaxViews || views[0].Name != "view 00" || views[7].Href != "/pods?q=x" || views[1].Href != "/nodes" {
+	if err != nil || len(views) != MaxViews || views[0].Name != "view 00" || views[7].Href != "/pods?q=x" ||
+		views[1].Href != "/nodes" {
 		t.Errorf("the views are %v, %v", views, err)
 	}
 	if err := g.DeleteView(ctx, "anna", "view 00"); err != nil {

@@ -80,7 +80,8 @@ func holds(t testing.TB, o state.Object) {
 // TestMutatedObjectsAreHandledConsistently mutates the samples at random, with a fixed seed.
 func TestMutatedObjectsAreHandledConsistently(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	values := []any{nil, "", "x", "a/b", "-1", "../..", "ALL", true, false, -1.0, 0.0, 1.0, 70000.0, 1e18, "100%", "999999999999%", map[string]any{}, []any{}, "metadata.labels['']", "1e3"}
+	values := []any{nil, "", "x", "a/b", "-1", "../..", "ALL", true, false, -1.0, 0.0, 1.0, 70000.0, 1e18, "100%",
+		"999999999999%", map[string]any{}, []any{}, "metadata.labels['']", "1e3"}
 	decoded := 0
 	for range 6000 {
 		k := state.Kinds()[r.IntN(len(state.Kinds()))]

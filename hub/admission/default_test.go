@@ -140,7 +140,8 @@ spec:
 	if s.Tolerations != nil || s.Containers[0].Resources.Requests != nil || s.EnableServiceLinks != nil {
 		t.Errorf("the template has defaults that only pods have: %s", asYAML(t, s))
 	}
-	if got := asYAML(t, d.Spec.Strategy) + asYAML(t, []int32{*d.Spec.Replicas, *d.Spec.RevisionHistoryLimit, *d.Spec.ProgressDeadlineSeconds}); got !=
+	if got := asYAML(t, d.Spec.Strategy) + asYAML(t, []int32{*d.Spec.Replicas, *d.Spec.RevisionHistoryLimit,
+		*d.Spec.ProgressDeadlineSeconds}); got !=
 		"rollingUpdate:\n  maxSurge: 25%\n  maxUnavailable: 25%\ntype: RollingUpdate\n- 1\n- 10\n- 600\n" {
 		t.Errorf("got:\n%s", got)
 	}
@@ -210,8 +211,10 @@ func TestPriorityClasses(t *testing.T) {
 		t.Errorf("priority is %v", p.Spec.Priority)
 	}
 	expect(t, Validate(aPod(t, "priorityClassName: Gold"), normal), "spec.priorityClassName: Invalid value")
-	expect(t, Validate(aPod(t, "priorityClassName: system-node-critical\npriority: 5"), normal), "spec.priority: Forbidden")
-	expect(t, Validate(aPod(t, "priority: 1000000001"), normal), "spec.priority: Invalid value: 1000000001: must be less than")
+	expect(t, Validate(aPod(t, "priorityClassName: system-node-critical\npriority: 5"), normal),
+		"spec.priority: Forbidden")
+	expect(t, Validate(aPod(t, "priority: 1000000001"), normal),
+		"spec.priority: Invalid value: 1000000001: must be less than")
 	expect(t, Validate(aPod(t, "priority: -5"), normal), "")
 }
 

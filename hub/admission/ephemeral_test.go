@@ -53,12 +53,14 @@ func TestEphemeralContainers(t *testing.T) {
 	if e := with.Spec.EphemeralContainers[0]; e.ImagePullPolicy != corev1.PullAlways || e.TerminationMessagePath == "" {
 		t.Errorf("the container lacks defaults: %+v", e)
 	}
-	if _, errs := admission.Admit(with.DeepCopy(), pod(""), admission.Settings{}); errs == nil || !strings.Contains(errs.ToAggregate().Error(), "pod updates may not change fields other than") {
+	if _, errs := admission.Admit(with.DeepCopy(), pod(""), admission.Settings{}); errs == nil ||
+		!strings.Contains(errs.ToAggregate().Error(), "pod updates may not change fields other than") {
 		t.Errorf("an update without the subresource: %v", errs)
 	}
 	fresh := with.DeepCopy()
 	fresh.ResourceVersion = ""
-	if _, errs := admission.Admit(fresh, nil, admission.Settings{}); errs == nil || !strings.Contains(errs.ToAggregate().Error(), "spec.ephemeralContainers: Forbidden: cannot be set on create") {
+	if _, errs := admission.Admit(fresh, nil, admission.Settings{}); errs == nil ||
+		!strings.Contains(errs.ToAggregate().Error(), "spec.ephemeralContainers: Forbidden: cannot be set on create") {
 		t.Errorf("a new pod: %v", errs)
 	}
 }

@@ -43,7 +43,8 @@ func podFields() (all []podField) {
 			for inner.Kind() == reflect.Pointer || inner.Kind() == reflect.Slice {
 				inner = inner.Elem()
 			}
-			if support == Honoured && inner.Kind() == reflect.Struct && strings.HasPrefix(inner.PkgPath(), k8sAPI) && !seen[inner.Name()] {
+			if support == Honoured && inner.Kind() == reflect.Struct && strings.HasPrefix(inner.PkgPath(), k8sAPI) &&
+				!seen[inner.Name()] {
 				seen[inner.Name()] = true
 				walk(inner, inner.Name(), here)
 			}
@@ -127,7 +128,8 @@ func TestEveryPodFieldIsHonouredWarnedAboutOrRefused(t *testing.T) {
 		warning := fmt.Sprintf("%s has no effect: %s", at, f.why)
 		switch f.support {
 		case Honoured:
-			if slices.ContainsFunc(errs, func(e *field.Error) bool { return e.Field == at }) || slices.Contains(warned, warning) {
+			if slices.ContainsFunc(errs, func(e *field.Error) bool { return e.Field == at }) || slices.Contains(warned,
+				warning) {
 				t.Errorf("%s of %s is honoured, but refused as %v or warned about as %v", f.name, f.owner, errs, warned)
 			}
 		case Ignored:

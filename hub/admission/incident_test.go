@@ -15,9 +15,12 @@ import (
 // name.
 func TestUsersMayOnlyAcknowledgeAndAnnotateAnIncident(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 5e8, time.UTC)
-	live := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "oslo-dark-1a2b3c", UID: "u", ResourceVersion: "7", CreationTimestamp: metav1.NewTime(now)}, State: fleet.IncidentOpen, Cause: "SiteDark", Since: metav1.NewTime(now), Opened: metav1.NewTime(now), Latest: metav1.NowMicro()}
+	live := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "oslo-dark-1a2b3c", UID: "u", ResourceVersion: "7",
+		CreationTimestamp: metav1.NewTime(now)}, State: fleet.IncidentOpen, Cause: "SiteDark", Since: metav1.NewTime(now),
+		Opened: metav1.NewTime(now), Latest: metav1.NowMicro()}
 	taken := live.DeepCopy()
-	taken.Acknowledged = &fleet.IncidentAcknowledged{By: "ola", Time: metav1.NewTime(now.Add(-time.Hour).Truncate(time.Second))}
+	taken.Acknowledged = &fleet.IncidentAcknowledged{By: "ola",
+		Time: metav1.NewTime(now.Add(-time.Hour).Truncate(time.Second))}
 	whole := func(i *fleet.Incident) { // as a client reads the times: in whole seconds
 		i.Since, i.Opened = metav1.NewTime(now.Truncate(time.Second)), metav1.NewTime(now.Truncate(time.Second))
 	}
@@ -47,7 +50,8 @@ func TestUsersMayOnlyAcknowledgeAndAnnotateAnIncident(t *testing.T) {
 			c.change(sent)
 			next := SignIncident(sent, c.live, "kari", now)
 			_, errs := Admit(next, c.live, normal)
-			if text := errs.ToAggregate(); (text == nil) != (c.wrong == "") || text != nil && !strings.Contains(text.Error(), c.wrong) {
+			if text := errs.ToAggregate(); (text == nil) != (c.wrong == "") || text != nil && !strings.Contains(text.Error(),
+				c.wrong) {
 				t.Fatalf("%v, want %q", text, c.wrong)
 			}
 			if c.wrong != "" {

@@ -52,11 +52,13 @@ func TestAJobIsRefusedByItsField(t *testing.T) {
 		}
 	}
 	j := parse[*batchv1.Job](t, strings.Replace(aJob, "Never", "Always", 1))
-	if _, errs := Admit(j, nil, normal); !strings.Contains(errs.ToAggregate().Error(), "spec.template.spec.restartPolicy: Unsupported value") {
+	if _, errs := Admit(j, nil, normal); !strings.Contains(errs.ToAggregate().Error(),
+		"spec.template.spec.restartPolicy: Unsupported value") {
 		t.Error(errs)
 	}
 	j = parse[*batchv1.Job](t, strings.Replace(aJob, "restartPolicy", "hostNetwork: true, restartPolicy", 1))
-	if _, errs := Admit(j, nil, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(), "spec.template.spec.hostNetwork") {
+	if _, errs := Admit(j, nil, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(),
+		"spec.template.spec.hostNetwork") {
 		t.Error("the policy is not checked for a Job's template:", errs)
 	}
 }
@@ -174,13 +176,16 @@ func TestACronJobIsRefusedByItsField(t *testing.T) {
 			t.Errorf("%s: %v, want %q", lines, got, want)
 		}
 	}
-	c := parse[*batchv1.CronJob](t, "metadata: {name: "+strings.Repeat("c", 53)+", namespace: shop}\nspec: {schedule: '@daily'}\n")
+	c := parse[*batchv1.CronJob](t, "metadata: {name: "+strings.Repeat("c",
+		53)+", namespace: shop}\nspec: {schedule: '@daily'}\n")
 	c.Spec.JobTemplate.Spec = parse[*batchv1.Job](t, aJob).Spec
-	if _, errs := Admit(c, nil, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(), "52 characters") {
+	if _, errs := Admit(c, nil, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(),
+		"52 characters") {
 		t.Error(errs)
 	}
 	c.Name, c.Spec.JobTemplate.Spec.Template.Spec.HostNetwork = "c", true
-	if _, errs := Admit(c, nil, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(), "spec.jobTemplate.spec.template.spec.hostNetwork") {
+	if _, errs := Admit(c, nil, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(),
+		"spec.jobTemplate.spec.template.spec.hostNetwork") {
 		t.Error("the policy is not checked for a CronJob's template:", errs)
 	}
 }

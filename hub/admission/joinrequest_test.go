@@ -17,10 +17,12 @@ import (
 const named = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlITE1ISUNBUUF3RURFT01Bd0dBMVVFQXd3RmNHbmlnSzR3V1RBVEJnY3Foa2pPUFFJQkJnZ3Foa2pPUFFNQgpCd05DQUFRSWNlV1EwWmV0eTk5emFsVFo2S0xQSUMxY05zK3dNelBmTnZFMUJDYmtDTUNWSGtzbG1ZekFKRUE1CnFmNEJJN3dXQ1N6NmVLVDdFTytFbEhjb2tpRlRvQUF3Q2dZSUtvWkl6ajBFQXdJRFNRQXdSZ0loQU5OU3FTL3gKYmVpNTFxT1RhVTVPdDVoS3ZEK1MwSUpiY01lZjc1MGRVYmlYQWlFQXVFSGpvU3BMdkVSMnYvSVBBSjZqZFFuUwprZkRJOW9ENU0rN2Z0Nk5CS3hZPQotLS0tLUVORCBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0K"
 
 func TestJoinRequests(t *testing.T) {
-	condition := func(kind certv1.RequestConditionType, status corev1.ConditionStatus) certv1.CertificateSigningRequestCondition {
+	condition := func(kind certv1.RequestConditionType,
+		status corev1.ConditionStatus) certv1.CertificateSigningRequestCondition {
 		return certv1.CertificateSigningRequestCondition{Type: kind, Status: status}
 	}
-	approved, denied := condition(certv1.CertificateApproved, corev1.ConditionTrue), condition(certv1.CertificateDenied, corev1.ConditionTrue)
+	approved, denied := condition(certv1.CertificateApproved, corev1.ConditionTrue), condition(certv1.CertificateDenied,
+		corev1.ConditionTrue)
 	type request = certv1.CertificateSigningRequest
 	for _, tt := range []struct {
 		name   string

@@ -18,17 +18,21 @@ import (
 // and pod. Three megabytes of affinities would take ten seconds with two hundred nodes.
 func TestPlacementRulesAreLimited(t *testing.T) {
 	selector := func(n int) *metav1.LabelSelector {
-		s := &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}, MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "e", Operator: metav1.LabelSelectorOpExists}}}
+		s := &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"},
+			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "e", Operator: metav1.LabelSelectorOpExists}}}
 		if n > 2 {
-			s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: "v", Operator: metav1.LabelSelectorOpIn, Values: numbered(n - 2)})
+			s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: "v",
+				Operator: metav1.LabelSelectorOpIn, Values: numbered(n - 2)})
 		}
 		return s
 	}
 	node := func(n int) corev1.NodeSelectorTerm {
-		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "v", Operator: corev1.NodeSelectorOpIn, Values: numbered(n - 1)}}}
+		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "v",
+			Operator: corev1.NodeSelectorOpIn, Values: numbered(n - 1)}}}
 	}
 	near := func(n int) corev1.PodAffinityTerm {
-		return corev1.PodAffinityTerm{TopologyKey: "zone", LabelSelector: selector(200), NamespaceSelector: selector(200), Namespaces: numbered(n - 401)}
+		return corev1.PodAffinityTerm{TopologyKey: "zone", LabelSelector: selector(200), NamespaceSelector: selector(200),
+			Namespaces: numbered(n - 401)}
 	}
 	for name, set := range map[string]func(s *corev1.PodSpec, n int){
 		"nodeSelector": func(s *corev1.PodSpec, n int) {
@@ -45,7 +49,8 @@ func TestPlacementRulesAreLimited(t *testing.T) {
 		},
 		"spread": func(s *corev1.PodSpec, n int) {
 			for _, k := range numbered(n / 256) {
-				s.TopologySpreadConstraints = append(s.TopologySpreadConstraints, corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: k, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: selector(255)})
+				s.TopologySpreadConstraints = append(s.TopologySpreadConstraints, corev1.TopologySpreadConstraint{MaxSkew: 1,
+					TopologyKey: k, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: selector(255)})
 			}
 			if n%256 > 0 {
 				s.NodeSelector = map[string]string{"a": "b"}
@@ -75,7 +80,10 @@ func TestPlacementRulesAreLimited(t *testing.T) {
 			d.Spec.Template.Spec.Tolerations, d.Spec.Template.Spec.NodeSelector, d.Spec.Template.Spec.Affinity = nil, nil, nil
 			set(&d.Spec.Template.Spec, n)
 			got := messages(Validate(d, normal))
-			if has := slices.ContainsFunc(got, func(m string) bool { return strings.Contains(m, "are allowed") }); has != refused || !refused && len(got) > 0 {
+			if has := slices.ContainsFunc(got, func(m string) bool {
+				return strings.Contains(m,
+					"are allowed")
+			}); has != refused || !refused && len(got) > 0 {
 				t.Errorf("%s with %d terms: %.300q", name, n, got)
 			}
 		}

@@ -94,7 +94,8 @@ func TestPodSecurity(t *testing.T) {
 			d.Spec.Template.Spec = pod.Spec
 			of := PodSecurity(d, nil, c.ns, c.s)
 			_, enforced := c.ns.Labels["pod-security.kubernetes.io/enforce"]
-			if of.Refused != "" || c.want.Refused != "" && of.Warning == "" && (!enforced || c.ns.Labels["pod-security.kubernetes.io/enforce"] != "strict") {
+			if of.Refused != "" || c.want.Refused != "" && of.Warning == "" &&
+				(!enforced || c.ns.Labels["pod-security.kubernetes.io/enforce"] != "strict") {
 				t.Errorf("a Deployment of the pod must only get a warning: %+v", of)
 			}
 			if why := MayCreate(pod, c.ns, c.s); c.want.Refused != "" && why != got.Refused {
@@ -111,7 +112,8 @@ func TestPodSecurity(t *testing.T) {
 	if PodSecurity(other, pod, shop("enforce=baseline"), open).Refused == "" {
 		t.Error("a pod with a new image is not checked again")
 	}
-	if why := MayCreate(pod, shop(), normal); !strings.Contains(why, "spec.containers[0].securityContext.privileged: Forbidden: privileged containers are not allowed") {
+	if why := MayCreate(pod, shop(), normal); !strings.Contains(why,
+		"spec.containers[0].securityContext.privileged: Forbidden: privileged containers are not allowed") {
 		t.Errorf("MayCreate allows a pod that the policy refuses: %q", why)
 	}
 }
@@ -137,9 +139,12 @@ func TestAWorkloadsPodHasValidFinalizers(t *testing.T) {
 }
 
 func TestTheLevelLabelsOfANamespaceMustBeValid(t *testing.T) {
-	expect(t, Validate(shop("enforce=strict"), normal), `metadata.labels[pod-security.kubernetes.io/enforce]: Invalid value: "strict": must be one of privileged, baseline, restricted`)
-	expect(t, Validate(shop("warn-version=1.24"), normal), `metadata.labels[pod-security.kubernetes.io/warn-version]: Invalid value: "1.24": must be "latest" or "v1.x"`)
-	expect(t, Validate(shop("enforce=restricted", "enforce-version=v1.30", "audit=baseline", "warn=privileged"), normal), "")
+	expect(t, Validate(shop("enforce=strict"), normal),
+		`metadata.labels[pod-security.kubernetes.io/enforce]: Invalid value: "strict": must be one of privileged, baseline, restricted`)
+	expect(t, Validate(shop("warn-version=1.24"), normal),
+		`metadata.labels[pod-security.kubernetes.io/warn-version]: Invalid value: "1.24": must be "latest" or "v1.x"`)
+	expect(t, Validate(shop("enforce=restricted", "enforce-version=v1.30", "audit=baseline", "warn=privileged"), normal),
+		"")
 	old, now := shop("enforce=strict"), shop("enforce=strict", "warn=baseline")
 	old.ResourceVersion, now.ResourceVersion = "1", "1"
 	expect(t, ValidateUpdate(now, old, normal), "") // an unchanged invalid label may stay
@@ -150,7 +155,8 @@ func TestANewLevelWarnsAboutViolatingPods(t *testing.T) {
 		p := aContainer(t, lines)
 		p.Name = name
 		if owner != "" {
-			p.OwnerReferences = []metav1.OwnerReference{{UID: "u-" + "1", Kind: "ReplicaSet", Name: owner, Controller: new(bool)}}
+			p.OwnerReferences = []metav1.OwnerReference{{UID: "u-" + "1", Kind: "ReplicaSet", Name: owner,
+				Controller: new(bool)}}
 			*p.OwnerReferences[0].Controller = true
 		}
 		return p
@@ -158,10 +164,12 @@ func TestANewLevelWarnsAboutViolatingPods(t *testing.T) {
 	done := named("done", "", "securityContext: {privileged: true}")
 	done.Status.Phase = corev1.PodSucceeded
 	pods := slices.Values([]*corev1.Pod{
-		named("b", "set", "securityContext: {privileged: true}"), named("a", "set", "securityContext: {privileged: true}"), named("c", "", hardened),
+		named("b", "set", "securityContext: {privileged: true}"), named("a", "set", "securityContext: {privileged: true}"),
+		named("c", "", hardened),
 		named("port", "", "ports: [{containerPort: 80, hostPort: 80}]"), done,
 	})
-	want := []string{`existing pods in namespace "shop" violate the new PodSecurity enforce level "baseline:latest"`, "a (and 1 other pod): privileged", "port: hostPort"}
+	want := []string{`existing pods in namespace "shop" violate the new PodSecurity enforce level "baseline:latest"`,
+		"a (and 1 other pod): privileged", "port: hostPort"}
 	for _, c := range []struct {
 		name     string
 		old, now *corev1.Namespace
@@ -178,7 +186,8 @@ func TestANewLevelWarnsAboutViolatingPods(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	if got := LevelWarnings(shop("enforce=restricted"), shop("enforce=privileged"), maps.Keys(map[*corev1.Pod]bool{named("c", "", hardened): true}), normal); got != nil {
+	if got := LevelWarnings(shop("enforce=restricted"), shop("enforce=privileged"),
+		maps.Keys(map[*corev1.Pod]bool{named("c", "", hardened): true}), normal); got != nil {
 		t.Errorf("a hardened pod causes the warnings %q", got)
 	}
 }

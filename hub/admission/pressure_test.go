@@ -12,7 +12,8 @@ import (
 // A node with memory pressure accepts only pods that request memory or cpu. The scheduler and the
 // device use the same toleration.
 func TestMemoryPressureIsToleratedByAllButBestEffortPods(t *testing.T) {
-	some := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi"), corev1.ResourceCPU: resource.MustParse("100m")}
+	some := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi"),
+		corev1.ResourceCPU: resource.MustParse("100m")}
 	pressure := corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
 	for name, c := range map[string]struct {
 		resources corev1.ResourceRequirements
@@ -30,7 +31,8 @@ func TestMemoryPressureIsToleratedByAllButBestEffortPods(t *testing.T) {
 		"with a limit range's requests":    {tolerates: true, count: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:1", Resources: *c.resources.DeepCopy()}}, Tolerations: c.have}}
+			p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:1",
+				Resources: *c.resources.DeepCopy()}}, Tolerations: c.have}}
 			Default(p, normal)
 			if name == "with a limit range's requests" { // limit ranges apply after the defaults
 				p.Spec.Containers[0].Resources.Requests = some
@@ -43,7 +45,9 @@ func TestMemoryPressureIsToleratedByAllButBestEffortPods(t *testing.T) {
 				t.Errorf("tolerates memory pressure: %v, want %v; %d tolerations, want %d: %+v", got, c.tolerates,
 					len(p.Spec.Tolerations), c.count, p.Spec.Tolerations)
 			}
-			if t2 := (corev1.Taint{Key: corev1.TaintNodeDiskPressure, Effect: corev1.TaintEffectNoSchedule}); state.Tolerates(p.Spec.Tolerations, &t2) && name != "with a toleration of all taints" {
+			if t2 := (corev1.Taint{Key: corev1.TaintNodeDiskPressure,
+				Effect: corev1.TaintEffectNoSchedule}); state.Tolerates(p.Spec.Tolerations, &t2) &&
+				name != "with a toleration of all taints" {
 				t.Error("the pod tolerates disk pressure")
 			}
 		})

@@ -68,8 +68,10 @@ func TestAPodHasThePriorityOfItsClass(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || *p.Spec.Priority != tt.priority || p.Spec.PriorityClassName != tt.class || *p.Spec.PreemptionPolicy != tt.policy {
-				t.Errorf("%v: priority %d, class %q, policy %s", err, *p.Spec.Priority, p.Spec.PriorityClassName, *p.Spec.PreemptionPolicy)
+			if err != nil || *p.Spec.Priority != tt.priority || p.Spec.PriorityClassName != tt.class ||
+				*p.Spec.PreemptionPolicy != tt.policy {
+				t.Errorf("%v: priority %d, class %q, policy %s", err, *p.Spec.Priority, p.Spec.PriorityClassName,
+					*p.Spec.PreemptionPolicy)
 			}
 			expect(t, Validate(p, normal), "")
 			if err := Complete(p, tt.s); err != nil {
@@ -114,7 +116,8 @@ func TestPriorityClassesAreValidated(t *testing.T) {
 
 func TestASecondDefaultClassIsRefused(t *testing.T) {
 	s := having(class("usual", 10, isDefault))
-	for _, c := range []*schedulingv1.PriorityClass{class("other", 10, isDefault), class("other", 10), class("usual", 10, isDefault)} {
+	for _, c := range []*schedulingv1.PriorityClass{class("other", 10, isDefault), class("other", 10),
+		class("usual", 10, isDefault)} {
 		refused := c.Name == "other" && c.GlobalDefault
 		for _, err := range []error{Complete(c, s), MayReplace(c, s)} {
 			if (err != nil) != refused || refused && err.Error() != "PriorityClass usual is already marked as default. Only one default can exist" {

@@ -21,7 +21,8 @@ func amounts(pairs ...string) corev1.ResourceList {
 }
 
 func quotaOf(hard corev1.ResourceList, scopes ...corev1.ResourceQuotaScope) *corev1.ResourceQuota {
-	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "default"}, Spec: corev1.ResourceQuotaSpec{Hard: hard, Scopes: scopes}}
+	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "default"},
+		Spec: corev1.ResourceQuotaSpec{Hard: hard, Scopes: scopes}}
 }
 
 // Pods are created until a quota refuses one. After each of them the usage in the status equals the
@@ -85,7 +86,8 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 
 func TestALimitRange(t *testing.T) {
 	container := func(change func(*corev1.LimitRangeItem)) *corev1.LimitRange {
-		r := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "default"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer}}}}
+		r := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "default"},
+			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer}}}}
 		change(&r.Spec.Limits[0])
 		defaultRange(r)
 		return r
@@ -134,7 +136,8 @@ func TestALimitRange(t *testing.T) {
 // A limit range of pods applies to the sum of their containers. The runtime class sets the
 // overhead, which a user cannot reduce.
 func TestALimitRangeOfPodsIsForTheirContainers(t *testing.T) {
-	class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "kata", Overhead: &nodev1.Overhead{PodFixed: amounts("memory", "120Mi")}}
+	class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "kata",
+		Overhead: &nodev1.Overhead{PodFixed: amounts("memory", "120Mi")}}
 	for _, c := range []struct {
 		item    corev1.LimitRangeItem
 		refused bool
@@ -145,11 +148,13 @@ func TestALimitRangeOfPodsIsForTheirContainers(t *testing.T) {
 		{corev1.LimitRangeItem{Type: corev1.LimitTypePod, MaxLimitRequestRatio: amounts("memory", "2")}, false},
 		{corev1.LimitRangeItem{Type: corev1.LimitTypePod, MaxLimitRequestRatio: amounts("memory", "1900m")}, true},
 	} {
-		r := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "default"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{c.item}}}
+		r := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "default"},
+			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{c.item}}}
 		s, _ := state.Apply(state.Empty("", time.Time{}), []state.Change{state.Put(class, ""), state.Put(r, "")})
 		p := aPod(t, "runtimeClassName: vm")
 		p.Namespace = "default"
-		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: amounts("memory", "50Mi"), Limits: amounts("memory", "100Mi")}
+		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: amounts("memory", "50Mi"),
+			Limits: amounts("memory", "100Mi")}
 		if err := Complete(p, s); (err != nil) != c.refused {
 			t.Errorf("%+v: %v", c.item, err)
 		}

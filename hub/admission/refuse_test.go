@@ -252,11 +252,13 @@ func TestTheAllowListNamesRealFields(t *testing.T) {
 // are.
 func TestAnErrorResponseIsShort(t *testing.T) {
 	r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
-	r.Spec.Profile, r.Spec.Canary, r.Spec.Selector = strings.Repeat("A", 9000), strings.Repeat("é", 9000), &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+	r.Spec.Profile, r.Spec.Canary, r.Spec.Selector = strings.Repeat("A", 9000), strings.Repeat("é", 9000),
+		&metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 	r.Spec.Window = &fleet.FirmwareWindow{Days: slices.Repeat([]string{"Noday"}, 500), From: "1", To: "2"}
 	_, errs := Admit(r, nil, Settings{})
 	text := errs.ToAggregate().Error()
-	if len(text) > 12_000 || !utf8.ValidString(text) || !strings.Contains(text, "more mistakes") || !strings.Contains(text, "spec.profile") {
+	if len(text) > 12_000 || !utf8.ValidString(text) || !strings.Contains(text, "more mistakes") ||
+		!strings.Contains(text, "spec.profile") {
 		t.Errorf("%d bytes: %.2000s", len(text), text)
 	}
 }

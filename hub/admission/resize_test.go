@@ -49,13 +49,15 @@ func TestAResizeMayOnlyChangeCPUAndMemory(t *testing.T) {
 			p.Spec.Containers[0].Resources.Requests[corev1.ResourceEphemeralStorage] = amounts("x", "1Mi")["x"]
 		}, "spec: Forbidden: only cpu and memory resources are mutable"},
 		{"a changed resize policy", res("20m", "", "35Mi", ""), func(p *corev1.Pod) {
-			p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "cpu", RestartPolicy: "RestartContainer"}}
+			p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: "cpu",
+				RestartPolicy: "RestartContainer"}}
 		}, "spec: Forbidden: only cpu and memory resources are mutable"},
 		{"a renamed container", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Spec.Containers[0].Name = "shop" }, "spec.containers[0].name: Forbidden: containers may not be renamed or reordered on resize"},
 		{"a missing container", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Spec.InitContainers = nil }, "spec.initContainers: Forbidden: initContainers may not be added or removed on resize"},
 		{"an init container", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Spec.InitContainers[0].Resources = res("30m", "", "", "") }, ""},
 		{"changes of other fields are ignored", res("20m", "", "35Mi", ""), func(p *corev1.Pod) {
-			p.Spec.Containers[0].Image, p.Spec.NodeName, p.Labels, p.Status.Phase = "evil", "there", map[string]string{"a": "b"}, corev1.PodFailed
+			p.Spec.Containers[0].Image, p.Spec.NodeName, p.Labels, p.Status.Phase = "evil", "there",
+				map[string]string{"a": "b"}, corev1.PodFailed
 		}, ""},
 		{"an agent without support for resize", res("20m", "", "35Mi", ""), func(p *corev1.Pod) { p.Annotations = map[string]string{"old": "agent"} }, "spec: Forbidden: Pod running on node without support for resize"},
 	} {
@@ -72,7 +74,8 @@ func TestAResizeMayOnlyChangeCPUAndMemory(t *testing.T) {
 			next := live.DeepCopy()
 			c.next(next)
 			if next.Annotations["old"] != "" {
-				live.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+				live.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web",
+					State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 			}
 			Default(next, normal)
 			next = Resized(next, live)
@@ -81,7 +84,8 @@ func TestAResizeMayOnlyChangeCPUAndMemory(t *testing.T) {
 			if c.want != "" {
 				return
 			}
-			next.Spec.Containers[0].Resources, next.Spec.InitContainers[0].Resources = live.Spec.Containers[0].Resources, live.Spec.InitContainers[0].Resources
+			next.Spec.Containers[0].Resources, next.Spec.InitContainers[0].Resources = live.Spec.Containers[0].Resources,
+				live.Spec.InitContainers[0].Resources
 			if a, b := next.String(), live.String(); a != b {
 				t.Errorf("fields other than resources have changed:\n%s\nwant\n%s", a, b)
 			}
@@ -127,7 +131,8 @@ func TestAQuotaCountsAResize(t *testing.T) {
 		if c, m := used["requests.cpu"], used["limits.memory"]; c.String() != cpu || m.String() != memory {
 			t.Errorf("the quota's usage is %s of cpu and %s of memory, want %s and %s", c.String(), m.String(), cpu, memory)
 		}
-		if want, _ := state.QuotaStatus(s, s.Get(state.KeyOf(quota)).(*corev1.ResourceQuota), now); !sameUse(want.Used, used) {
+		if want, _ := state.QuotaStatus(s, s.Get(state.KeyOf(quota)).(*corev1.ResourceQuota), now); !sameUse(want.Used,
+			used) {
 			t.Errorf("the quota's status is %v, want %v", used, want.Used)
 		}
 	}

@@ -51,19 +51,25 @@ func TestAStatefulSetIsRefusedByItsField(t *testing.T) {
 		claim + "\n" + mounting:              "",
 		mounting:                             "spec.template.spec.containers[0].volumeMounts[0].name: Not found",
 		"volumeClaimTemplates: [{spec: {}}]": "spec.volumeClaimTemplates[0].metadata.name: Required value",
-		strings.Replace(claim, "name: data", "name: Data", 1):                                                                                              "spec.volumeClaimTemplates[0].metadata.name: Invalid value",
-		strings.Replace(claim, "name: data", "name: data, finalizers: [foo]", 1):                                                                           "spec.volumeClaimTemplates[0].metadata.finalizers[0]: Invalid value",
-		strings.Replace(claim, "name: data", "name: data, finalizers: [a_b/c]", 1):                                                                         "spec.volumeClaimTemplates[0].metadata.finalizers: Invalid value",
-		strings.Replace(claim, "name: data", "name: data, finalizers: [example.org/c]", 1):                                                                 "",
-		strings.Replace(claim, "Once", "Many", 1):                                                                                                          "spec.volumeClaimTemplates[0].spec.accessModes[0]: Forbidden",
-		strings.Replace(claim, "1Gi", "-1", 1):                                                                                                             "spec.volumeClaimTemplates[0].spec.resources.requests[storage]: Invalid value",
-		strings.Replace(claim, "spec: {", "spec: {dataSource: {kind: A, name: b}, ", 1):                                                                    "spec.volumeClaimTemplates[0].spec.dataSource: Forbidden: is not supported",
+		strings.Replace(claim, "name: data", "name: Data",
+			1): "spec.volumeClaimTemplates[0].metadata.name: Invalid value",
+		strings.Replace(claim, "name: data", "name: data, finalizers: [foo]",
+			1): "spec.volumeClaimTemplates[0].metadata.finalizers[0]: Invalid value",
+		strings.Replace(claim, "name: data", "name: data, finalizers: [a_b/c]",
+			1): "spec.volumeClaimTemplates[0].metadata.finalizers: Invalid value",
+		strings.Replace(claim, "name: data", "name: data, finalizers: [example.org/c]",
+			1): "",
+		strings.Replace(claim, "Once", "Many", 1): "spec.volumeClaimTemplates[0].spec.accessModes[0]: Forbidden",
+		strings.Replace(claim, "1Gi", "-1", 1):    "spec.volumeClaimTemplates[0].spec.resources.requests[storage]: Invalid value",
+		strings.Replace(claim, "spec: {", "spec: {dataSource: {kind: A, name: b}, ",
+			1): "spec.volumeClaimTemplates[0].spec.dataSource: Forbidden: is not supported",
 		strings.Replace(claim, "}}}}]", "}}}}, {metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]", 1): "Duplicate value",
-		"selector: {matchLabels: {app: x}}":                                                                                                                "`selector` does not match template `labels`",
-		"selector: {}":                                                                                                                                     "empty selector is invalid for statefulset",
-		strings.Replace(mounting, "volumeMounts: [{name: data, mountPath: /data}]", "volumeMounts: []", 1) + "\n":                                          "",
-		"template: {metadata: {labels: {app: db}}, spec: {restartPolicy: Never, containers: [{name: c, image: 'db:1'}]}}":                                  "spec.template.spec.restartPolicy: Unsupported value",
-		"template: {metadata: {labels: {app: db}}, spec: {hostNetwork: true, containers: [{name: c, image: 'db:1'}]}}":                                     "spec.template.spec.hostNetwork",
+		"selector: {matchLabels: {app: x}}": "`selector` does not match template `labels`",
+		"selector: {}":                      "empty selector is invalid for statefulset",
+		strings.Replace(mounting, "volumeMounts: [{name: data, mountPath: /data}]", "volumeMounts: []",
+			1) + "\n": "",
+		"template: {metadata: {labels: {app: db}}, spec: {restartPolicy: Never, containers: [{name: c, image: 'db:1'}]}}": "spec.template.spec.restartPolicy: Unsupported value",
+		"template: {metadata: {labels: {app: db}}, spec: {hostNetwork: true, containers: [{name: c, image: 'db:1'}]}}":    "spec.template.spec.hostNetwork",
 	} {
 		_, errs := Admit(aStatefulSet(t, lines), nil, normal)
 		switch got := errs.ToAggregate(); {
@@ -88,8 +94,11 @@ func TestDefaultsOfAStatefulSet(t *testing.T) {
 		t.Fatal(errs)
 	}
 	x := s.Spec
-	if *x.Replicas != 1 || *x.RevisionHistoryLimit != 10 || x.PodManagementPolicy != "OrderedReady" || x.UpdateStrategy.Type != "RollingUpdate" || *x.UpdateStrategy.RollingUpdate.Partition != 0 ||
-		x.PersistentVolumeClaimRetentionPolicy.WhenDeleted != "Retain" || x.PersistentVolumeClaimRetentionPolicy.WhenScaled != "Retain" || *x.VolumeClaimTemplates[0].Spec.VolumeMode != "Filesystem" {
+	if *x.Replicas != 1 || *x.RevisionHistoryLimit != 10 || x.PodManagementPolicy != "OrderedReady" ||
+		x.UpdateStrategy.Type != "RollingUpdate" || *x.UpdateStrategy.RollingUpdate.Partition != 0 ||
+		x.PersistentVolumeClaimRetentionPolicy.WhenDeleted != "Retain" ||
+		x.PersistentVolumeClaimRetentionPolicy.WhenScaled != "Retain" ||
+		*x.VolumeClaimTemplates[0].Spec.VolumeMode != "Filesystem" {
 		t.Errorf("the defaults are %+v", x)
 	}
 }
@@ -117,7 +126,8 @@ func TestMostFieldsOfAStatefulSetAreImmutable(t *testing.T) {
 		"serviceName: db": false,
 	} {
 		_, errs := Admit(aStatefulSet(t, lines), was, normal)
-		if (len(errs) == 0) != fine || !fine && !strings.Contains(errs.ToAggregate().Error(), "updates to statefulset spec for fields other than 'replicas', 'ordinals',") {
+		if (len(errs) == 0) != fine || !fine && !strings.Contains(errs.ToAggregate().Error(),
+			"updates to statefulset spec for fields other than 'replicas', 'ordinals',") {
 			t.Errorf("%s: %v", lines, errs)
 		}
 	}
@@ -176,7 +186,8 @@ func TestRevisionsAreComparedByDecodedData(t *testing.T) {
 		{"a missing field", `{"a": 1, "b": 2}`, `{"a":1}`, false},
 	} {
 		revision := func(data string, n int64) *appsv1.ControllerRevision {
-			return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: "r", Namespace: "default"}, Data: runtime.RawExtension{Raw: []byte(data)}, Revision: n}
+			return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: "r", Namespace: "default"},
+				Data: runtime.RawExtension{Raw: []byte(data)}, Revision: n}
 		}
 		if _, errs := Admit(revision(c.is, 2), revision(c.was, 1), normal); (len(errs) == 0) != c.same {
 			t.Errorf("%s: %v", c.name, errs.ToAggregate())

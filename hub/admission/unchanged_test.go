@@ -17,7 +17,8 @@ func TestAnUnchangedPodSpecDoesNotBlockChanges(t *testing.T) {
 		"an invalid hostname": func(s *corev1.PodSpec) { s.Hostname = "task.north-0" },
 		"too many tolerations": func(s *corev1.PodSpec) {
 			for i := range 2 * maxScheduling {
-				s.Tolerations = append(s.Tolerations, corev1.Toleration{Key: "k" + strings.Repeat("x", i%50), Operator: corev1.TolerationOpExists})
+				s.Tolerations = append(s.Tolerations, corev1.Toleration{Key: "k" + strings.Repeat("x", i%50),
+					Operator: corev1.TolerationOpExists})
 			}
 		},
 		"an unknown pull policy":          func(s *corev1.PodSpec) { s.Containers[0].ImagePullPolicy = "Sometimes" },
@@ -63,7 +64,8 @@ func TestRulesThatDependOnAnUnchangedPodSpecApply(t *testing.T) {
 	was.Spec.Template.Spec.Hostname = "task.north-0"
 	is := was.DeepCopy()
 	is.Spec.Parallelism = new(int32(-1))
-	if _, errs := Admit(is, was, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(), "spec.parallelism") {
+	if _, errs := Admit(is, was, normal); errs.ToAggregate() == nil || !strings.Contains(errs.ToAggregate().Error(),
+		"spec.parallelism") {
 		t.Error(errs.ToAggregate())
 	}
 }
@@ -79,17 +81,21 @@ func TestANewRuleMustFitAnUnchangedPodSpec(t *testing.T) {
 		"podFailurePolicy": func(s *batchv1.JobSpec) {
 			s.PodReplacementPolicy = new(batchv1.Failed)
 			s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
-				Action: batchv1.PodFailurePolicyActionIgnore, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{3}},
+				Action: batchv1.PodFailurePolicyActionIgnore,
+				OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpIn,
+					Values: []int32{3}},
 			}}}
 		},
 		"backoffLimitPerIndex": func(s *batchv1.JobSpec) {
-			s.CompletionMode, s.Completions, s.BackoffLimitPerIndex = new(batchv1.IndexedCompletion), new(int32(2)), new(int32(1))
+			s.CompletionMode, s.Completions, s.BackoffLimitPerIndex = new(batchv1.IndexedCompletion), new(int32(2)),
+				new(int32(1))
 		},
 	} {
 		is := was.DeepCopy()
 		add(&is.Spec.JobTemplate.Spec)
 		_, errs := Admit(is, was, normal)
-		if got := errs.ToAggregate(); got == nil || !strings.Contains(got.Error(), "spec.jobTemplate.spec."+name) || !strings.Contains(got.Error(), `"Never"`) {
+		if got := errs.ToAggregate(); got == nil || !strings.Contains(got.Error(), "spec.jobTemplate.spec."+name) ||
+			!strings.Contains(got.Error(), `"Never"`) {
 			t.Errorf("%s with restartPolicy OnFailure: %v", name, got)
 		}
 		is.Spec.JobTemplate.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever

@@ -239,7 +239,8 @@ func TestImmutableFieldsCannotChange(t *testing.T) {
 		{"a command", state.Pods, func(now, was state.Object) { now.(*corev1.Pod).Spec.Containers[0].Command = nil }, "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`"},
 		{"the number of containers", state.Pods, func(now, was state.Object) { now.(*corev1.Pod).Spec.InitContainers = nil }, "spec.containers: Forbidden: pod updates may not add or remove containers"},
 		{"an additional toleration", state.Pods, func(now, was state.Object) {
-			now.(*corev1.Pod).Spec.Tolerations = append(now.(*corev1.Pod).Spec.Tolerations, corev1.Toleration{Key: "a", Operator: "Exists"})
+			now.(*corev1.Pod).Spec.Tolerations = append(now.(*corev1.Pod).Spec.Tolerations, corev1.Toleration{Key: "a",
+				Operator: "Exists"})
 		}, ""},
 		{"the seconds of a toleration", state.Pods, func(now, was state.Object) { *now.(*corev1.Pod).Spec.Tolerations[1].TolerationSeconds = 1 }, ""},
 		{"a removed toleration", state.Pods, func(now, was state.Object) {
@@ -353,7 +354,8 @@ func TestASchedulingGateSetsThePodsCondition(t *testing.T) {
 	Default(p, normal)
 	Default(p, normal)
 	expect(t, Validate(p, normal), "")
-	if c := state.PodCondition(p, corev1.PodScheduled); c == nil || c.Status != corev1.ConditionFalse || c.Reason != corev1.PodReasonSchedulingGated || len(p.Status.Conditions) != 1 {
+	if c := state.PodCondition(p, corev1.PodScheduled); c == nil || c.Status != corev1.ConditionFalse ||
+		c.Reason != corev1.PodReasonSchedulingGated || len(p.Status.Conditions) != 1 {
 		t.Errorf("the pod's conditions are %v, want SchedulingGated", p.Status.Conditions)
 	}
 	for lines, want := range map[string]string{
@@ -401,7 +403,8 @@ func TestASitesLeaseIntervalFitsItsGracePeriod(t *testing.T) {
 		{1500 * time.Millisecond, 0, "must be whole seconds"},
 		{-time.Second, 0, "must be whole seconds"},
 	} {
-		site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Spec: fleet.SiteSpec{LeaseInterval: &metav1.Duration{Duration: c.every}}}
+		site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"},
+			Spec: fleet.SiteSpec{LeaseInterval: &metav1.Duration{Duration: c.every}}}
 		if c.grace > 0 {
 			site.Spec.NodeMonitorGracePeriod = &metav1.Duration{Duration: c.grace}
 		}

@@ -15,9 +15,11 @@ var start = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 // request returns a request that was created at the start and decided some time later.
 func request(decided time.Duration, conditions ...certv1.RequestConditionType) *certv1.CertificateSigningRequest {
-	r := &certv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "pi-1-00", CreationTimestamp: metav1.NewTime(start), Annotations: map[string]string{}}}
+	r := &certv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "pi-1-00",
+		CreationTimestamp: metav1.NewTime(start), Annotations: map[string]string{}}}
 	for _, c := range conditions {
-		r.Status.Conditions = append(r.Status.Conditions, certv1.CertificateSigningRequestCondition{Type: c, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(start.Add(decided))})
+		r.Status.Conditions = append(r.Status.Conditions, certv1.CertificateSigningRequestCondition{Type: c,
+			Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(start.Add(decided))})
 	}
 	return r
 }

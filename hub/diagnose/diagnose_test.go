@@ -21,7 +21,8 @@ var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(-d)) }
 
 func TestEveryCauseHasACompleteRule(t *testing.T) {
-	f := diagnose.Finding{Args: diagnose.Args{Node: "pi-1", Container: "web", Image: "shop:1", Reason: "Because", Message: "it says so"}}
+	f := diagnose.Finding{Args: diagnose.Args{Node: "pi-1", Container: "web", Image: "shop:1", Reason: "Because",
+		Message: "it says so"}}
 	ofFamily := map[diagnose.Family]map[int]fleet.IncidentCause{}
 	for _, c := range diagnose.Causes() {
 		r := diagnose.RuleOf(c)
@@ -51,15 +52,18 @@ func TestEveryBadConditionHasACause(t *testing.T) {
 	found := 0
 	for _, name := range []corev1.NodeConditionType{
 		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeNetworkUnavailable,
-		fleet.ConditionOutOfDisk, fleet.ConditionFlapping, fleet.ConditionIdentityConflict, fleet.ConditionPowerOK, fleet.ConditionStorageHealthy,
-		fleet.ConditionStateStored, fleet.ConditionPodCIDRAvailable, fleet.ConditionTemperatureOK, fleet.ConditionPeripheralsPresent,
+		fleet.ConditionOutOfDisk, fleet.ConditionFlapping, fleet.ConditionIdentityConflict, fleet.ConditionPowerOK,
+		fleet.ConditionStorageHealthy,
+		fleet.ConditionStateStored, fleet.ConditionPodCIDRAvailable, fleet.ConditionTemperatureOK,
+		fleet.ConditionPeripheralsPresent,
 		fleet.ConditionClockSynced, fleet.ConditionMemoryLimits, fleet.ConditionFirmwareReady, fleet.ConditionSwapLimits,
 	} {
 		for _, status := range []corev1.ConditionStatus{"True", "False", "Unknown"} {
 			c := corev1.NodeCondition{Type: name, Status: status, LastTransitionTime: ago(time.Minute)}
 			n := node(c)
 			all := slices.Collect(diagnose.Node(n))
-			if fails := diagnose.Fails(c); fails != (len(all) == 1) || fails && (all[0].Cause == "" || all[0].About.Name != n.Name || !all[0].Since.Equal(c.LastTransitionTime.Time)) {
+			if fails := diagnose.Fails(c); fails != (len(all) == 1) || fails && (all[0].Cause == "" ||
+				all[0].About.Name != n.Name || !all[0].Since.Equal(c.LastTransitionTime.Time)) {
 				t.Errorf("%s=%s: %+v", name, status, all)
 			} else if fails {
 				found++
@@ -73,13 +77,15 @@ func TestEveryBadConditionHasACause(t *testing.T) {
 
 func node(conditions ...corev1.NodeCondition) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: ago(48 * time.Hour)}}
-	n.Status.Conditions = append([]corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: ago(47 * time.Hour)}}, conditions...)
+	n.Status.Conditions = append([]corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+		LastTransitionTime: ago(47 * time.Hour)}}, conditions...)
 	return n
 }
 
 func ready(status corev1.ConditionStatus, reason string, since time.Duration) func(*corev1.Node) {
 	return func(n *corev1.Node) {
-		n.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: status, Reason: reason, Message: "it says so", LastTransitionTime: ago(since)}
+		n.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: status, Reason: reason,
+			Message: "it says so", LastTransitionTime: ago(since)}
 	}
 }
 
@@ -101,7 +107,8 @@ func TestPodFindings(t *testing.T) {
 	scheduled := func(reason string, since time.Duration) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			unplaced(p)
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, LastTransitionTime: ago(since)}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				Reason: reason, LastTransitionTime: ago(since)}}
 		}
 	}
 	notReady := func(since time.Duration) func(*corev1.Pod) {
@@ -163,8 +170,10 @@ func TestPodFindings(t *testing.T) {
 		{"a pod that is not ready", nil, []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Hour, 2 * time.Minute},
 		{"a pod that is not ready since before its node returned", ready("True", "", time.Minute), []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Minute, 2 * time.Minute},
 	} {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p", CreationTimestamp: ago(26 * time.Hour)}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
-		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p",
+			CreationTimestamp: ago(26 * time.Hour)}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
+		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled,
+			Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
 		for _, f := range c.changes {
 			f(p)
 		}
@@ -181,7 +190,8 @@ func TestPodFindings(t *testing.T) {
 		if f.Cause == "" {
 			continue
 		}
-		if since := noon.Sub(f.Since); since != c.since || c.due == 0 != f.Due.IsZero() || c.due > 0 && f.Due.Sub(f.Since) != c.due {
+		if since := noon.Sub(f.Since); since != c.since || c.due == 0 != f.Due.IsZero() || c.due > 0 &&
+			f.Due.Sub(f.Since) != c.due {
 			t.Errorf("%s: the finding is since %s and due at %s", c.rule, since, f.Due)
 		}
 		if f != diagnose.Pod(s, s.Pod("default", "p").DeepCopy()) {
@@ -193,12 +203,14 @@ func TestPodFindings(t *testing.T) {
 func TestProgressOfAWorkload(t *testing.T) {
 	three := int32(3)
 	deployment := func(change func(*appsv1.Deployment)) state.Object {
-		d := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: &three}, Status: appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 3, AvailableReplicas: 3}}
+		d := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: &three}, Status: appsv1.DeploymentStatus{Replicas: 3,
+			UpdatedReplicas: 3, ReadyReplicas: 3, AvailableReplicas: 3}}
 		change(d)
 		return d
 	}
 	set := func(change func(*appsv1.StatefulSet)) state.Object {
-		s := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Replicas: &three}, Status: appsv1.StatefulSetStatus{Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 3, AvailableReplicas: 3}}
+		s := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Replicas: &three},
+			Status: appsv1.StatefulSetStatus{Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 3, AvailableReplicas: 3}}
 		change(s)
 		return s
 	}
@@ -219,11 +231,13 @@ func TestProgressOfAWorkload(t *testing.T) {
 		{"a paused rollout", deployment(func(d *appsv1.Deployment) { d.Spec.Paused, d.Status.UpdatedReplicas = true, 0 }), diagnose.Paused},
 		{"a paused rollout without progress", deployment(func(d *appsv1.Deployment) {
 			d.Spec.Paused = true
-			d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse}}
+			d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing,
+				Status: corev1.ConditionFalse}}
 		}), diagnose.Stuck},
 		{"a stateful set waits for a pod before the next version", set(func(s *appsv1.StatefulSet) { s.Status.AvailableReplicas, s.Status.UpdatedReplicas = 2, 1 }), diagnose.Incomplete},
 		{"a stateful set has a partition", set(func(s *appsv1.StatefulSet) {
-			s.Status.UpdatedReplicas, s.Spec.UpdateStrategy.RollingUpdate = 1, &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(2))}
+			s.Status.UpdatedReplicas, s.Spec.UpdateStrategy.RollingUpdate = 1,
+				&appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(2))}
 		}), diagnose.Complete},
 		{"a stateful set with OnDelete", set(func(s *appsv1.StatefulSet) {
 			s.Status.UpdatedReplicas, s.Spec.UpdateStrategy.Type = 0, appsv1.OnDeleteStatefulSetStrategyType
@@ -243,7 +257,8 @@ func TestProgressOfAWorkload(t *testing.T) {
 
 func TestProgressOfAJob(t *testing.T) {
 	with := func(kind batchv1.JobConditionType, message string) batchv1.JobStatus {
-		return batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: kind, Status: corev1.ConditionTrue, Reason: "Because", Message: message}}}
+		return batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: kind, Status: corev1.ConditionTrue,
+			Reason: "Because", Message: message}}}
 	}
 	for name, c := range map[string]struct {
 		status  batchv1.JobStatus
@@ -291,7 +306,8 @@ func TestTroubledSites(t *testing.T) {
 		{fleet.SiteStatus{}, false, false}, {fleet.SiteStatus{State: fleet.SiteNormal}, false, false}, {fleet.SiteStatus{State: fleet.SiteNormal, NotReady: 1}, false, true},
 		{fleet.SiteStatus{State: fleet.SitePartialDisruption}, true, true}, {fleet.SiteStatus{State: fleet.SiteFullDisruption, NotReady: 3}, true, true},
 	} {
-		if s := (&fleet.Site{Status: c.status}); diagnose.Disrupted(s) != c.disrupted || diagnose.SiteTroubled(s) != c.troubled {
+		if s := (&fleet.Site{Status: c.status}); diagnose.Disrupted(s) != c.disrupted ||
+			diagnose.SiteTroubled(s) != c.troubled {
 			t.Errorf("%+v: disrupted %v, troubled %v", c.status, diagnose.Disrupted(s), diagnose.SiteTroubled(s))
 		}
 	}

@@ -19,7 +19,8 @@ func big(nodes, dark int) state.Snapshot {
 	var changes []state.Change
 	put := func(o state.Object) { changes = append(changes, state.Put(o, "")) }
 	next := metav1.NewMicroTime(noon.Add(time.Minute))
-	put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "dark"}, Status: fleet.SiteStatus{State: fleet.SiteFullDisruption, EvictionRate: "0.1", NextEviction: &next, Waiting: int32(dark)}})
+	put(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "dark"}, Status: fleet.SiteStatus{State: fleet.SiteFullDisruption,
+		EvictionRate: "0.1", NextEviction: &next, Waiting: int32(dark)}})
 	for d := range 100 {
 		put(deployment(fmt.Sprint("kiosk", d), int32(nodes/10), int32(nodes/20)))
 		put(replicaSet(fmt.Sprintf("kiosk%d-1", d), fmt.Sprint("kiosk", d)))

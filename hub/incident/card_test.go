@@ -21,8 +21,10 @@ func on(site string, cause fleet.IncidentCause, nodes int32) *fleet.Incident {
 
 func about(kind, name string, cause fleet.IncidentCause, count fleet.IncidentCount) *fleet.Incident {
 	i := &fleet.Incident{
-		ObjectMeta: metav1.ObjectMeta{Name: strings.ToLower(kind + "-" + name + "-" + string(cause))}, State: fleet.IncidentOpen, Cause: cause, Severity: diagnose.RuleOf(cause).Severity,
-		About: fleet.IncidentObject{Kind: kind, Name: name}, Count: count, Message: fmt.Sprint(cause, " ", name), Since: metav1.NewTime(noon),
+		ObjectMeta: metav1.ObjectMeta{Name: strings.ToLower(kind + "-" + name + "-" + string(cause))},
+		State:      fleet.IncidentOpen, Cause: cause, Severity: diagnose.RuleOf(cause).Severity,
+		About: fleet.IncidentObject{Kind: kind, Name: name}, Count: count, Message: fmt.Sprint(cause, " ", name),
+		Since: metav1.NewTime(noon),
 	}
 	if kind == "Site" {
 		i.Site = name
@@ -92,7 +94,8 @@ func TestAnyFleetHasFewCards(t *testing.T) {
 	var all []*fleet.Incident
 	for n, cause := range diagnose.Causes() {
 		for k := range n % 6 {
-			i := about([]string{"Site", "Deployment", "Pod", "Image"}[n%4], fmt.Sprint("x-", k), cause, fleet.IncidentCount{Nodes: int32(k)})
+			i := about([]string{"Site", "Deployment", "Pod", "Image"}[n%4], fmt.Sprint("x-", k), cause,
+				fleet.IncidentCount{Nodes: int32(k)})
 			if len(all) > 20 && k == 2 {
 				partOf(i, all[n])
 			}
@@ -136,7 +139,8 @@ func TestACardSumsUpItsIncidents(t *testing.T) {
 		all = append(all, i)
 	}
 	c := incident.Cards(slices.Values(all))[0]
-	if c.Key != "SiteDark" || fmt.Sprint(c.Sites) != "[site-0 site-1 site-2 site-3]" || c.Evicted != 4 || !c.Since.Equal(noon) || !c.NextMove.Equal(noon.Add(2*time.Hour)) {
+	if c.Key != "SiteDark" || fmt.Sprint(c.Sites) != "[site-0 site-1 site-2 site-3]" || c.Evicted != 4 ||
+		!c.Since.Equal(noon) || !c.NextMove.Equal(noon.Add(2*time.Hour)) {
 		t.Errorf("%+v", c)
 	}
 	if want := (fleet.IncidentCount{Nodes: 40, Pods: 20, Workloads: 3}); c.Count != want { // the sites lack pods of the same workloads

@@ -31,7 +31,8 @@ func FuzzIncidents(f *testing.F) {
 		for i := range 3 {
 			w.nodes(fmt.Sprint("site", i), 1+r.Intn(4))
 		}
-		w.put(deployment("kiosk", 4, 4), replicaSet("kiosk-1", "kiosk"), &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "backup", UID: "uid-backup"}})
+		w.put(deployment("kiosk", 4, 4), replicaSet("kiosk-1", "kiosk"),
+			&batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "backup", UID: "uid-backup"}})
 		for range 60 {
 			chance(w, r)
 			w.wait(time.Duration(r.Intn(400)) * time.Second)
@@ -44,7 +45,8 @@ func FuzzIncidents(f *testing.F) {
 func chance(w *world, r *rand.Rand) {
 	n := w.s.NodeAt(r.Intn(w.s.Len(state.Nodes)))
 	statuses := []corev1.ConditionStatus{"True", "False", "Unknown"}
-	kinds := []corev1.NodeConditionType{corev1.NodeDiskPressure, fleet.ConditionOutOfDisk, fleet.ConditionPowerOK, fleet.ConditionIdentityConflict}
+	kinds := []corev1.NodeConditionType{corev1.NodeDiskPressure, fleet.ConditionOutOfDisk, fleet.ConditionPowerOK,
+		fleet.ConditionIdentityConflict}
 	name := fmt.Sprint("kiosk-", r.Intn(6))
 	switch r.Intn(17) {
 	case 9, 10:
@@ -64,11 +66,14 @@ func chance(w *world, r *rand.Rand) {
 	case 13:
 		if p := w.s.Pod("default", name); p != nil && p.DeletionTimestamp == nil {
 			p = p.DeepCopy()
-			p.Status.Phase = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodFailed, corev1.PodSucceeded}[r.Intn(4)]
+			p.Status.Phase = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodFailed,
+				corev1.PodSucceeded}[r.Intn(4)]
 			w.put(p)
 		}
 	case 14:
-		w.put(pod(fmt.Sprint("alone-", r.Intn(2)), n.Name, all(waiting([]string{"CrashLoopBackOff", "ErrImagePull", "ContainerCreating", "CreateContainerError"}[r.Intn(4)], "x"))))
+		w.put(pod(fmt.Sprint("alone-", r.Intn(2)), n.Name,
+			all(waiting([]string{"CrashLoopBackOff", "ErrImagePull", "ContainerCreating", "CreateContainerError"}[r.Intn(4)],
+				"x"))))
 	case 15:
 		if p := w.s.Pod("default", fmt.Sprint("alone-", r.Intn(2))); p != nil {
 			w.remove(p)
@@ -86,7 +91,8 @@ func chance(w *world, r *rand.Rand) {
 	case 3:
 		w.condition(n.Name, kinds[r.Intn(len(kinds))], statuses[r.Intn(3)])
 	case 4:
-		w.put(pod(name, n.Name, all(owned("kiosk-1"), waiting([]string{"CrashLoopBackOff", "ErrImagePull", "ContainerCreating", "CreateContainerError"}[r.Intn(4)], "x"))))
+		w.put(pod(name, n.Name, all(owned("kiosk-1"), waiting([]string{"CrashLoopBackOff", "ErrImagePull",
+			"ContainerCreating", "CreateContainerError"}[r.Intn(4)], "x"))))
 	case 5:
 		w.put(pod(name, n.Name, owned("kiosk-1")))
 	case 6:
@@ -134,7 +140,8 @@ func (w *world) holds() {
 		if i.Since.After(w.now) || i.Opened.After(w.now) || i.Closed != nil || i.Name == "" || i.Message == "" {
 			w.Fatalf("an open incident is %+v", i)
 		}
-		if parent, _ := w.s.Get(state.Key{Kind: state.Incidents, Name: i.PartOf}).(*fleet.Incident); i.PartOf != "" && (parent == nil || parent.State != fleet.IncidentOpen) {
+		if parent, _ := w.s.Get(state.Key{Kind: state.Incidents, Name: i.PartOf}).(*fleet.Incident); i.PartOf != "" &&
+			(parent == nil || parent.State != fleet.IncidentOpen) {
 			w.Fatalf("%s is part of %s, which is not open", i.Name, i.PartOf)
 		}
 	}
@@ -171,7 +178,8 @@ func chanceOfJobs(w *world, r *rand.Rand) {
 			j = &batchv1.Job{ObjectMeta: meta(name)}
 			j.CreationTimestamp = metav1.NewTime(w.now)
 			if r.Intn(4) > 0 {
-				j.OwnerReferences = []metav1.OwnerReference{{Kind: "CronJob", Name: "backup", UID: "uid-backup", Controller: new(true)}}
+				j.OwnerReferences = []metav1.OwnerReference{{Kind: "CronJob", Name: "backup", UID: "uid-backup",
+					Controller: new(true)}}
 			}
 			w.put(j)
 		case r.Intn(4) == 0:
@@ -179,7 +187,8 @@ func chanceOfJobs(w *world, r *rand.Rand) {
 		case len(j.Status.Conditions) == 0:
 			j = j.DeepCopy()
 			t := []batchv1.JobConditionType{batchv1.JobFailed, batchv1.JobComplete, "FailedCreate"}[r.Intn(3)]
-			j.Status.Conditions = []batchv1.JobCondition{{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.now)}}
+			j.Status.Conditions = []batchv1.JobCondition{{Type: t, Status: corev1.ConditionTrue,
+				LastTransitionTime: metav1.NewTime(w.now)}}
 			w.put(j)
 		case j.Status.Conditions[0].Type == "FailedCreate":
 			j = j.DeepCopy()
@@ -187,9 +196,11 @@ func chanceOfJobs(w *world, r *rand.Rand) {
 			w.put(j)
 		}
 	default:
-		d := &appsv1.DaemonSet{ObjectMeta: meta("meter"), Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2, NumberReady: int32(r.Intn(3))}}
+		d := &appsv1.DaemonSet{ObjectMeta: meta("meter"), Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2,
+			NumberReady: int32(r.Intn(3))}}
 		if refused {
-			d.Status.Conditions = []appsv1.DaemonSetCondition{{Type: "ReplicaFailure", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.now)}}
+			d.Status.Conditions = []appsv1.DaemonSetCondition{{Type: "ReplicaFailure", Status: corev1.ConditionTrue,
+				LastTransitionTime: metav1.NewTime(w.now)}}
 		}
 		w.put(d)
 	}

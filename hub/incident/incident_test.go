@@ -23,7 +23,8 @@ func TestADarkSiteIsOneIncident(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("bergen", 3)
 	w.nodes("oslo", 2)
-	w.put(deployment("kiosk", 3, 3), replicaSet("kiosk-1", "kiosk"), deployment("wall", 1, 1), replicaSet("wall-1", "wall"))
+	w.put(deployment("kiosk", 3, 3), replicaSet("kiosk-1", "kiosk"), deployment("wall", 1, 1),
+		replicaSet("wall-1", "wall"))
 	for _, n := range []string{"bergen-0", "bergen-1", "bergen-2"} {
 		w.put(pod("kiosk-"+n, n, owned("kiosk-1")))
 	}
@@ -78,7 +79,8 @@ func TestADarkSiteIsOneIncident(t *testing.T) {
 	if i.Cause != diagnose.SiteDark || i.Message != "bergen is dark: no node of the site answers" {
 		t.Errorf("the closed incident is %s: %s", i.Cause, i.Message)
 	}
-	if i.Closed == nil || i.Evicted != 3 || i.Most != (fleet.IncidentCount{Nodes: 3, Pods: 3, Workloads: 1}) || i.ShortSeconds < 600 {
+	if i.Closed == nil || i.Evicted != 3 || i.Most != (fleet.IncidentCount{Nodes: 3, Pods: 3, Workloads: 1}) ||
+		i.ShortSeconds < 600 {
 		t.Errorf("the closed incident has the cost %+v", i)
 	}
 	w.wait(23 * time.Hour)
@@ -128,7 +130,8 @@ func TestNodesThatFailAtDifferentTimesAreDifferentIncidents(t *testing.T) {
 	w.wait(time.Hour)
 	w.ready("oslo-2", corev1.ConditionFalse)
 	w.wait(2 * time.Second)
-	if w.shows("a node that fails later is another incident", "NodeDark oslo 2 0 0", "NodeNotReady oslo 1 0 0"); len(w.open()) != 2 {
+	if w.shows("a node that fails later is another incident", "NodeDark oslo 2 0 0",
+		"NodeNotReady oslo 1 0 0"); len(w.open()) != 2 {
 		t.FailNow()
 	}
 	w.ready("oslo-0", corev1.ConditionTrue)
@@ -153,7 +156,8 @@ func TestASiteIsDarkWhicheverOfItsNodesStays(t *testing.T) {
 	moved.Labels[corev1.LabelTopologyZone] = "oslo"
 	w.put(moved)
 	w.wait(2 * time.Second)
-	w.shows("also after a node that failed earlier joins", "NodeDark oslo 1 0 0", "NodeDark oslo 1 0 0", "SiteDark oslo 1 0 0")
+	w.shows("also after a node that failed earlier joins", "NodeDark oslo 1 0 0", "NodeDark oslo 1 0 0",
+		"SiteDark oslo 1 0 0")
 	w.remove(w.s.Node("bergen-0"))
 	w.remove(w.s.Node("oslo-1"))
 	w.wait(2 * time.Second)
@@ -168,15 +172,18 @@ func TestAllSitesAtOnceAreOneIncidentOfTheFleet(t *testing.T) {
 		w.ready(n, corev1.ConditionUnknown)
 	}
 	w.wait(3 * time.Second)
-	w.shows("every site is part of the fleet's incident", "SiteDark bergen 2 0 0 part", "FleetDark  4 0 0", "SiteDark oslo 2 0 0 part")
+	w.shows("every site is part of the fleet's incident", "SiteDark bergen 2 0 0 part", "FleetDark  4 0 0",
+		"SiteDark oslo 2 0 0 part")
 	w.ready("oslo-0", corev1.ConditionTrue)
 	w.wait(3 * time.Second)
-	w.shows("most of the fleet is still dark", "SiteDark bergen 2 0 0 part", "FleetMostlyDark  3 0 0", "NodeDark oslo 1 0 0 part")
+	w.shows("most of the fleet is still dark", "SiteDark bergen 2 0 0 part", "FleetMostlyDark  3 0 0",
+		"NodeDark oslo 1 0 0 part")
 	w.ready("oslo-1", corev1.ConditionTrue)
 	w.wait(3 * time.Second)
 	w.shows("the site that is still dark has its own incident", "SiteDark bergen 2 0 0")
 	if i := w.open()[0]; i.NotifyAfter.Sub(w.now) < 50*time.Second {
-		t.Errorf("now is %s, the incident is notified at %s, want later: its nodes may return in a moment", w.now, i.NotifyAfter)
+		t.Errorf("now is %s, the incident is notified at %s, want later: its nodes may return in a moment", w.now,
+			i.NotifyAfter)
 	}
 }
 
@@ -197,11 +204,13 @@ func TestMostOfTheFleetAtOnceIsOneIncident(t *testing.T) {
 		w.wait(2 * time.Second)
 	}
 	silent("bergen-0", "bergen-1", "bergen-2", "oslo-0", "oslo-1")
-	w.shows("five of twelve nodes are not an outage, and an earlier failure does not count", "NodeDark bergen 3 0 0", "NodeDark oslo 2 0 0", "NodeDark tromso 1 0 0")
+	w.shows("five of twelve nodes are not an outage, and an earlier failure does not count", "NodeDark bergen 3 0 0",
+		"NodeDark oslo 2 0 0", "NodeDark tromso 1 0 0")
 	silent("oslo-2")
 	w.shows("half of the nodes are not an outage", "NodeDark bergen 3 0 0", "NodeDark oslo 3 0 0", "NodeDark tromso 1 0 0")
 	silent("bergen-3")
-	w.shows("more than half of the nodes on two of three sites are an outage", "SiteDark bergen 4 0 0 part", "FleetMostlyDark  7 0 0", "NodeDark oslo 3 0 0 part", "NodeDark tromso 1 0 0")
+	w.shows("more than half of the nodes on two of three sites are an outage", "SiteDark bergen 4 0 0 part",
+		"FleetMostlyDark  7 0 0", "NodeDark oslo 3 0 0 part", "NodeDark tromso 1 0 0")
 	var all *fleet.Incident
 	for _, i := range w.open() {
 		if i.Cause == diagnose.FleetMostlyDark {
@@ -215,12 +224,15 @@ func TestMostOfTheFleetAtOnceIsOneIncident(t *testing.T) {
 		t.Errorf("%s: %s", all.Message, all.Examples)
 	}
 	card := incident.Cards(slices.Values(w.open()))[0]
-	if card.Key != all.Name || len(card.Follows) != 2 || !card.Provisional(w.now) || card.Provisional(w.now.Add(time.Minute)) {
+	if card.Key != all.Name || len(card.Follows) != 2 || !card.Provisional(w.now) ||
+		card.Provisional(w.now.Add(time.Minute)) {
 		t.Errorf("the first card is %s with %d consequences", card, len(card.Follows))
 	}
 	silent("oslo-3", "tromso-0", "tromso-1", "tromso-2")
-	w.shows("with the last node the whole fleet is dark", "SiteDark bergen 4 0 0 part", "FleetDark  12 0 0", "SiteDark oslo 4 0 0 part", "SiteDark tromso 3 0 0 part", "NodeDark tromso 1 0 0")
-	if now := w.s.Get(state.KeyOf(all)).(*fleet.Incident); now.Cause != diagnose.FleetDark || !now.Since.Equal(&all.Since) || now.Held == "" {
+	w.shows("with the last node the whole fleet is dark", "SiteDark bergen 4 0 0 part", "FleetDark  12 0 0",
+		"SiteDark oslo 4 0 0 part", "SiteDark tromso 3 0 0 part", "NodeDark tromso 1 0 0")
+	if now := w.s.Get(state.KeyOf(all)).(*fleet.Incident); now.Cause != diagnose.FleetDark ||
+		!now.Since.Equal(&all.Since) || now.Held == "" {
 		t.Errorf("the fleet's incident is %+v", now)
 	}
 }
@@ -337,7 +349,8 @@ func TestACrashLoopIsOneIncidentForItsWorkload(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
 	crashing := all(owned("kiosk-1"), waiting("CrashLoopBackOff", "back-off 10s"))
-	w.put(deployment("kiosk", 2, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", crashing), pod("kiosk-b", "oslo-1", crashing))
+	w.put(deployment("kiosk", 2, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", crashing),
+		pod("kiosk-b", "oslo-1", crashing))
 	w.wait(2 * time.Second)
 	w.shows("the Deployment has its pods ready", "CrashLoop kiosk 0 2 1")
 	i := w.open()[0]
@@ -388,10 +401,12 @@ func TestACrashLoopIsOneIncidentForItsWorkload(t *testing.T) {
 func TestOrphanedPodsHaveTheirOwnIncidents(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
-	w.put(deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", "back-off 10s"))))
+	w.put(deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0",
+		all(owned("kiosk-1"), waiting("CrashLoopBackOff", "back-off 10s"))))
 	w.wait(2 * time.Second)
 	w.shows("the pod crashes", "CrashLoop kiosk 0 1 1")
-	set := w.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk-1"}).(*appsv1.ReplicaSet).DeepCopy()
+	set := w.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default",
+		Name: "kiosk-1"}).(*appsv1.ReplicaSet).DeepCopy()
 	set.OwnerReferences = nil
 	w.put(set)
 	w.remove(w.s.Get(state.Key{Kind: state.Deployments, Namespace: "default", Name: "kiosk"}))
@@ -416,7 +431,8 @@ func TestAPodsIncidentIsAtItsNodesSite(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
 	w.nodes("bergen", 1)
-	w.put(pod("a", "oslo-0", waiting("CrashLoopBackOff", "")), pod("b", "oslo-0", waiting("ErrImagePull", "manifest unknown")))
+	w.put(pod("a", "oslo-0", waiting("CrashLoopBackOff", "")),
+		pod("b", "oslo-0", waiting("ErrImagePull", "manifest unknown")))
 	w.wait(2 * time.Second)
 	moved := w.s.Node("oslo-0").DeepCopy()
 	moved.Labels[corev1.LabelTopologyZone] = "bergen"
@@ -440,7 +456,8 @@ func TestAPodMayHaveAnIncidentAfterItsNodeIsDeleted(t *testing.T) {
 	w.nodes("oslo", 3)
 	w.put(pod("a", "oslo-0", all(held, leaves)), pod("c", "oslo-1", failed))
 	w.ready("oslo-0", corev1.ConditionUnknown)
-	w.put(pod("b", "oslo-0", waiting("CrashLoopBackOff", "")), pod("d", "oslo-0", waiting("ErrImagePull", "manifest unknown")))
+	w.put(pod("b", "oslo-0", waiting("CrashLoopBackOff", "")),
+		pod("d", "oslo-0", waiting("ErrImagePull", "manifest unknown")))
 	w.wait(3 * time.Minute)
 	w.shows("the node is dark", "PodFailed c 0 1 0", "NodeDark oslo 1 2 0")
 	w.remove(w.s.Node("oslo-0"))
@@ -457,7 +474,10 @@ func TestAPodMayHaveAnIncidentAfterItsNodeIsDeleted(t *testing.T) {
 			t.Errorf("%s is still at %s, the site of the deleted node", i.Name, i.Site)
 		}
 	}
-	w.put(node("oslo-0", "oslo", func(n *corev1.Node) { state.NodeCondition(n, corev1.NodeReady).Status = corev1.ConditionFalse }))
+	w.put(node("oslo-0", "oslo", func(n *corev1.Node) {
+		state.NodeCondition(n,
+			corev1.NodeReady).Status = corev1.ConditionFalse
+	}))
 	w.wait(12 * time.Minute)
 	for _, i := range w.open() {
 		if i.Cause == diagnose.DoesNotStop {
@@ -471,10 +491,12 @@ func TestAPodMayHaveAnIncidentAfterItsNodeIsDeleted(t *testing.T) {
 func TestAReleasedReplicaSetHasItsOwnIncident(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
-	w.put(deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), waiting("CreateContainerError", "no such device"))))
+	w.put(deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0",
+		all(owned("kiosk-1"), waiting("CreateContainerError", "no such device"))))
 	w.wait(2 * time.Second)
 	w.shows("a pod of the Deployment cannot start", "CannotStart kiosk 0 1 1")
-	set := w.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk-1"}).(*appsv1.ReplicaSet).DeepCopy()
+	set := w.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default",
+		Name: "kiosk-1"}).(*appsv1.ReplicaSet).DeepCopy()
 	set.OwnerReferences = nil
 	w.put(set)
 	w.wait(2 * time.Second)
@@ -556,7 +578,9 @@ func TestTheMessageOfAnImageIsShort(t *testing.T) {
 func TestCausesOnPods(t *testing.T) {
 	unplaced := func(p *corev1.Pod) {
 		p.Spec.NodeName = ""
-		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes are available: 2 Insufficient memory."}}}
+		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled,
+			Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+			Message: "0/2 nodes are available: 2 Insufficient memory."}}}
 	}
 	gated := func(p *corev1.Pod) {
 		unplaced(p)
@@ -578,7 +602,8 @@ func TestCausesOnPods(t *testing.T) {
 		{"gated pods are a note", []*corev1.Pod{pod("a", "", all(owned("kiosk-1"), gated)), pod("b", "", gated)}, []string{"PodGated b 0 1 0", "PodGated kiosk 0 1 1"}, []string{"PodGated b 0 1 0", "PodGated kiosk 0 1 1"}},
 		{"a container that failed and is not restarted is an incident", []*corev1.Pod{pod("a", "oslo-0", func(p *corev1.Pod) {
 			p.Spec.RestartPolicy = corev1.RestartPolicyNever
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3}}}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c",
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3}}}}
 		})}, []string{"ContainerExited a 0 1 0"}, []string{"ContainerExited a 0 1 0"}},
 		{"a pod that another scheduler does not place is an incident after a while", []*corev1.Pod{pod("a", "", func(p *corev1.Pod) {
 			p.Spec.SchedulerName, p.CreationTimestamp = "mine", metav1.NewTime(noon)
@@ -609,7 +634,8 @@ func TestCausesOnPods(t *testing.T) {
 func TestAConsequenceOfADarkNodeIsPartOfItsIncident(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
-	w.put(deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", ""))))
+	w.put(deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0",
+		all(owned("kiosk-1"), waiting("CrashLoopBackOff", ""))))
 	w.wait(2 * time.Second)
 	w.shows("the pod crashes", "CrashLoop kiosk 0 1 1")
 	w.ready("oslo-0", corev1.ConditionUnknown)
@@ -631,7 +657,8 @@ func TestAConsequenceOfADarkNodeIsPartOfItsIncident(t *testing.T) {
 func TestAnEarlierConsequenceBecomesPartOfTheIncident(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 2)
-	w.put(deployment("kiosk", 2, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), notReady)))
+	w.put(deployment("kiosk", 2, 0), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0",
+		all(owned("kiosk-1"), notReady)))
 	stopped := with(w.s.Node("oslo-0"), corev1.NodeReady, corev1.ConditionFalse, w.now)
 	state.NodeCondition(stopped, corev1.NodeReady).Reason = "NodeShutdown"
 	w.put(stopped)
@@ -754,16 +781,21 @@ func TestAPodThatNeedsAVolumeIsPartOfItsDevicesIncident(t *testing.T) {
 	w.nodes("oslo", 2)
 	w.nodes("bergen", 1)
 	volume := func(name, node string) {
-		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: name}}
-		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("v-" + name)}, Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: name, UID: claim.UID},
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}}}}
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+			UID: types.UID(name)}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: name}}
+		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("v-" + name)},
+			Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: name,
+				UID: claim.UID},
+				NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+						Values: []string{node}}}}}}}}}
 		w.put(claim, v)
 	}
 	uses := func(claims ...string) func(*corev1.Pod) {
 		return all(unplaced, func(p *corev1.Pod) {
 			for _, name := range claims {
-				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name,
+					VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
 			}
 		})
 	}
@@ -774,7 +806,8 @@ func TestAPodThatNeedsAVolumeIsPartOfItsDevicesIncident(t *testing.T) {
 	w.shows("all devices are ready", "CannotBePlaced a 0 1 0", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0")
 	w.ready("oslo-0", corev1.ConditionUnknown)
 	w.wait(2 * time.Second)
-	w.shows("one device is dark", "CannotBePlaced a 0 1 0 part", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0", "NodeDark oslo 1 0 0")
+	w.shows("one device is dark", "CannotBePlaced a 0 1 0 part", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0",
+		"NodeDark oslo 1 0 0")
 	w.ready("oslo-0", corev1.ConditionTrue)
 	w.wait(2 * time.Second)
 	w.shows("the device is back", "CannotBePlaced a 0 1 0", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0")
@@ -828,7 +861,8 @@ func TestClosedIncidentsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	for i := range incident.MostClosed + 20 {
 		closed := metav1.NewTime(noon.Add(time.Duration(i) * time.Millisecond))
-		w.put(&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "x-" + closed.Format("150405.000")}, State: fleet.IncidentClosed, Closed: &closed, About: fleet.IncidentObject{Kind: "Site", Name: "x"}})
+		w.put(&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "x-" + closed.Format("150405.000")},
+			State: fleet.IncidentClosed, Closed: &closed, About: fleet.IncidentObject{Kind: "Site", Name: "x"}})
 	}
 	w.nodes("oslo", 3)
 	w.ready("oslo-1", corev1.ConditionUnknown)
@@ -846,12 +880,15 @@ func TestIncidentsAreStoredUntilTheirEndIsNotified(t *testing.T) {
 	put := func(from, to int, told ...fleet.IncidentTold) {
 		var changes []state.Change
 		for i := from; i < to; i++ {
-			changes = append(changes, state.Put(&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name(i)}, State: fleet.IncidentClosed, Closed: &closed, About: fleet.IncidentObject{Kind: "Site", Name: "x"}, Told: told}, ""))
+			changes = append(changes, state.Put(&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name(i)},
+				State: fleet.IncidentClosed, Closed: &closed, About: fleet.IncidentObject{Kind: "Site", Name: "x"}, Told: told},
+				""))
 		}
 		w.apply(changes)
 	}
 	waits := []fleet.IncidentTold{{Whom: "webhook", Opened: &closed, Closed: &closed}, {Whom: "mail", Opened: &closed}}
-	knows := []fleet.IncidentTold{{Whom: "webhook", Opened: &closed, Closed: &closed}, {Whom: "mail", Opened: &closed, Closed: &closed}}
+	knows := []fleet.IncidentTold{{Whom: "webhook", Opened: &closed, Closed: &closed}, {Whom: "mail", Opened: &closed,
+		Closed: &closed}}
 	n := 2 * incident.MostClosed
 	put(0, n, waits...)
 	put(n, n+20)

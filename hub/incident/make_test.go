@@ -22,10 +22,12 @@ func TestAWorkloadThatMayNotCreatePodsIsAnIncident(t *testing.T) {
 	job := func(conditions ...batchv1.JobCondition) *batchv1.Job {
 		return &batchv1.Job{ObjectMeta: meta, Status: batchv1.JobStatus{Conditions: conditions}}
 	}
-	refused := batchv1.JobCondition{Type: "FailedCreate", Status: corev1.ConditionTrue, Message: why, LastTransitionTime: since}
+	refused := batchv1.JobCondition{Type: "FailedCreate", Status: corev1.ConditionTrue, Message: why,
+		LastTransitionTime: since}
 	ofCron := job(refused)
 	ofCron.Name, ofCron.UID = "kiosk-1", "job-uid"
-	ofCron.OwnerReferences = []metav1.OwnerReference{{Kind: "CronJob", Name: "kiosk", UID: "kiosk-uid", Controller: new(true)}}
+	ofCron.OwnerReferences = []metav1.OwnerReference{{Kind: "CronJob", Name: "kiosk", UID: "kiosk-uid",
+		Controller: new(true)}}
 	for _, c := range []struct {
 		rule string
 		objs []state.Object
@@ -68,8 +70,10 @@ func TestASuccessfulJobEndsTheIncidentOfItsCronJob(t *testing.T) {
 	w := newWorld(t)
 	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "backup", UID: "cron-uid"}}
 	job := func(name string, at time.Time, conditions ...batchv1.JobCondition) *batchv1.Job {
-		return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(at),
-			OwnerReferences: []metav1.OwnerReference{{Kind: "CronJob", Name: "backup", UID: "cron-uid", Controller: new(true)}}}, Status: batchv1.JobStatus{Conditions: conditions}}
+		return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
+			CreationTimestamp: metav1.NewTime(at),
+			OwnerReferences: []metav1.OwnerReference{{Kind: "CronJob", Name: "backup", UID: "cron-uid",
+				Controller: new(true)}}}, Status: batchv1.JobStatus{Conditions: conditions}}
 	}
 	ends := func(how batchv1.JobConditionType) batchv1.JobCondition {
 		return batchv1.JobCondition{Type: how, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.now)}
@@ -95,7 +99,8 @@ func TestIncidentsOfADeletedWorkloadAreNotTheNewOnes(t *testing.T) {
 	set := replicaSet("kiosk-1", "kiosk")
 	of := set.DeepCopy()
 	of.OwnerReferences[0].UID += "-2"
-	stateful := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk", UID: "statefulset-kiosk"}, Spec: appsv1.StatefulSetSpec{Replicas: new(int32(1))}}
+	stateful := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk",
+		UID: "statefulset-kiosk"}, Spec: appsv1.StatefulSetSpec{Replicas: new(int32(1))}}
 	by := func(kind, name, uid string) *corev1.Pod {
 		return pod("kiosk-0", "bergen-0", func(p *corev1.Pod) {
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: name, UID: types.UID(uid), Controller: new(true)}}

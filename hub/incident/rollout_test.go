@@ -35,7 +35,8 @@ func TestARolloutThatHasStoppedIsOneIncident(t *testing.T) {
 	report(fleet.RolloutStopped, "oslo-1 and oslo-2 went back", "oslo-1", "oslo-2")
 	w.shows("the incident continues with two boards", "FirmwareRolloutStopped cgroup 2 0 0")
 	i := w.open()[0]
-	if i.Name != name || i.About != (fleet.IncidentObject{Kind: "FirmwareRollout", Name: "cgroup"}) || len(i.Examples) != 2 || i.Message != "Rollout cgroup of a boot configuration has stopped: oslo-1 and oslo-2 went back" {
+	if i.Name != name || i.About != (fleet.IncidentObject{Kind: "FirmwareRollout", Name: "cgroup"}) ||
+		len(i.Examples) != 2 || i.Message != "Rollout cgroup of a boot configuration has stopped: oslo-1 and oslo-2 went back" {
 		t.Errorf("the incident is %+v", i)
 	}
 	report(fleet.RolloutProgressing, "going on again")

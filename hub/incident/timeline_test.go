@@ -14,32 +14,38 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// The timeline of a dark site has what a post-mortem needs: when the site fell silent, the
-// consequences, people's actions and the cost.
-func TestAnIncidentTellsWhatItHasBeenThrough(t *testing.T) {
+// The timeline of a dark site has the facts for a post-mortem: when the site became silent, the
+// consequences, the users' actions and the cost.
+func TestTheTimelineOfADarkSite(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("bergen", 2)
 	w.nodes("oslo", 2)
-	w.put(deployment("kiosk", 2, 2), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", owned("kiosk-1")), pod("kiosk-b", "oslo-1", owned("kiosk-1")))
+	w.put(deployment("kiosk", 2, 2), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", owned("kiosk-1")),
+		pod("kiosk-b", "oslo-1", owned("kiosk-1")))
 	w.ready("oslo-0", corev1.ConditionUnknown)
 	w.wait(2 * time.Second)
 	w.ready("oslo-1", corev1.ConditionUnknown)
 	w.wait(2 * time.Second)
 	name := w.open()[0].Name
 	get := func() *fleet.Incident { return w.s.Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident) }
-	said := func(about, text string, at time.Time) *corev1.Event {
-		e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: about + "." + text, CreationTimestamp: metav1.NewTime(at)}, Message: text, InvolvedObject: corev1.ObjectReference{Kind: "Site", Name: about}}
+	event := func(about, text string, at time.Time) *corev1.Event {
+		e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: about + "." + text,
+			CreationTimestamp: metav1.NewTime(at)}, Message: text, InvolvedObject: corev1.ObjectReference{Kind: "Site",
+			Name: about}}
 		e.LastTimestamp = e.CreationTimestamp
 		return e
 	}
-	again := said("oslo", "again", noon.Add(-time.Hour))
+	again := event("oslo", "again", noon.Add(-time.Hour))
 	again.LastTimestamp = metav1.NewTime(noon.Add(3 * time.Minute))
-	w.put(said("oslo", "disrupted", noon.Add(time.Second)), said("oslo", "before", noon.Add(-time.Second)), said("oslo-2", "other", w.now), again)
+	w.put(event("oslo", "disrupted", noon.Add(time.Second)), event("oslo", "before", noon.Add(-time.Second)),
+		event("oslo-2", "other", w.now), again)
 	w.wait(time.Minute)
 	i := get().DeepCopy()
-	i.Acknowledged, i.Told = &fleet.IncidentAcknowledged{By: "kari", Time: metav1.NewTime(w.now)}, []fleet.IncidentTold{{Whom: "mail", Opened: new(metav1.NewTime(w.now.Add(-time.Second)))}}
+	i.Acknowledged, i.Told = &fleet.IncidentAcknowledged{By: "kari", Time: metav1.NewTime(w.now)},
+		[]fleet.IncidentTold{{Whom: "mail", Opened: new(metav1.NewTime(w.now.Add(-time.Second)))}}
 	i.Note = "the line is down"
-	unplacedSince := pod("kiosk-c", "", all(owned("kiosk-1"), unplaced, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "oslo"} }))
+	unplacedSince := pod("kiosk-c", "", all(owned("kiosk-1"), unplaced,
+		func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "oslo"} }))
 	w.put(i, unplacedSince)
 	w.wait(8 * time.Minute)
 	w.ready("oslo-0", corev1.ConditionTrue)
@@ -47,7 +53,7 @@ func TestAnIncidentTellsWhatItHasBeenThrough(t *testing.T) {
 	w.ready("oslo-1", corev1.ConditionTrue)
 	w.wait(2 * time.Second)
 	if i = get(); i.Closed == nil || i.Note == "" || i.Acknowledged == nil {
-		t.Fatalf("it is %+v", i)
+		t.Fatalf("the closed incident is %+v", i)
 	}
 	var got []string
 	for _, m := range incident.Timeline(w.s, i) {
@@ -63,11 +69,11 @@ func TestAnIncidentTellsWhatItHasBeenThrough(t *testing.T) {
 	}
 }
 
-// While its cause is not seen, an incident costs nothing.
-func TestQuietTimeCostsNothing(t *testing.T) {
+func TestAnIncidentHasNoCostWhileItsCauseIsAbsent(t *testing.T) {
 	w := newWorld(t)
 	w.nodes("oslo", 1)
-	w.put(deployment("kiosk", 1, 1), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", "x"))))
+	w.put(deployment("kiosk", 1, 1), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0",
+		all(owned("kiosk-1"), waiting("CrashLoopBackOff", "x"))))
 	w.wait(3 * time.Minute)
 	w.put(pod("kiosk-a", "oslo-0", owned("kiosk-1")))
 	w.wait(11 * time.Minute)

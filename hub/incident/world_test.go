@@ -40,7 +40,8 @@ func newWorld(t testing.TB) *world {
 	set := lifecycle.Defaults
 	set.JudgeDelay = 11 * time.Second
 	return &world{TB: t, s: state.Empty("x", noon.Add(-time.Hour)), now: noon, settler: control.NewSettler(nil,
-		lifecycle.Flapping{}, lifecycle.Health{Settings: set}, lifecycle.Sites{Settings: set}, eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}, decider)}
+		lifecycle.Flapping{}, lifecycle.Health{Settings: set}, lifecycle.Sites{Settings: set},
+		eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}, decider)}
 }
 
 // put applies changes and lets the deciders settle.
@@ -100,8 +101,11 @@ func (w *world) hear() {
 }
 
 func node(name, site string, change func(*corev1.Node)) *corev1.Node {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name), CreationTimestamp: metav1.NewTime(noon.Add(-48 * time.Hour)), Labels: map[string]string{corev1.LabelTopologyZone: site}}}
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(noon.Add(-48 * time.Hour))}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name),
+		CreationTimestamp: metav1.NewTime(noon.Add(-48 * time.Hour)),
+		Labels:            map[string]string{corev1.LabelTopologyZone: site}}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+		LastTransitionTime: metav1.NewTime(noon.Add(-48 * time.Hour))}}
 	if change != nil {
 		change(n)
 	}
@@ -142,10 +146,13 @@ func with(n *corev1.Node, t corev1.NodeConditionType, status corev1.ConditionSta
 }
 
 func pod(name, node string, change func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("pod-" + name), CreationTimestamp: metav1.NewTime(noon.Add(-24 * time.Hour))}}
-	p.Spec = corev1.PodSpec{NodeName: node, Priority: new(int32(0)), RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{Name: "c", Image: "shop/kiosk:1"}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("pod-" + name),
+		CreationTimestamp: metav1.NewTime(noon.Add(-24 * time.Hour))}}
+	p.Spec = corev1.PodSpec{NodeName: node, Priority: new(int32(0)), RestartPolicy: corev1.RestartPolicyAlways,
+		Containers: []corev1.Container{{Name: "c", Image: "shop/kiosk:1"}}}
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
-		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300))})
+		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists,
+			Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300))})
 	}
 	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: p.CreationTimestamp}, {Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: p.CreationTimestamp}}}
@@ -156,30 +163,38 @@ func pod(name, node string, change func(*corev1.Pod)) *corev1.Pod {
 }
 
 func deployment(name string, want, have int32) *appsv1.Deployment {
-	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("deployment-" + name)}, Spec: appsv1.DeploymentSpec{Replicas: &want}, Status: appsv1.DeploymentStatus{ReadyReplicas: have}}
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+		UID: types.UID("deployment-" + name)}, Spec: appsv1.DeploymentSpec{Replicas: &want},
+		Status: appsv1.DeploymentStatus{ReadyReplicas: have}}
 }
 
 func replicaSet(name, of string) *appsv1.ReplicaSet {
-	return &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("replicaset-" + name),
-		OwnerReferences: []metav1.OwnerReference{{Kind: "Deployment", Name: of, UID: types.UID("deployment-" + of), Controller: new(true)}}}, Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(0))}}
+	return &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+		UID: types.UID("replicaset-" + name),
+		OwnerReferences: []metav1.OwnerReference{{Kind: "Deployment", Name: of, UID: types.UID("deployment-" + of),
+			Controller: new(true)}}}, Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(0))}}
 }
 
 func owned(by string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: by, UID: types.UID("replicaset-" + by), Controller: new(true)}}
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: by, UID: types.UID("replicaset-" + by),
+			Controller: new(true)}}
 	}
 }
 
 func waiting(reason, message string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", RestartCount: 3, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
-			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 2, Reason: "Error"}}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", RestartCount: 3,
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 2,
+				Reason: "Error"}}}}
 		notReady(p)
 	}
 }
 
 func unplaced(p *corev1.Pod) {
-	p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no node"}}}
+	p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled,
+		Status: corev1.ConditionFalse, Message: "no node"}}}
 }
 
 func notReady(p *corev1.Pod) { state.PodCondition(p, corev1.PodReady).Status = corev1.ConditionFalse }

@@ -19,7 +19,8 @@ func TestManyOfOneCauseAreOneMessage(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	at := func(d time.Duration) *metav1.Time { return new(metav1.NewTime(now.Add(d))) }
 	disk := func(n int, changes ...func(*fleet.Incident)) *fleet.Incident {
-		i := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("disk-", n)}, State: fleet.IncidentOpen, Cause: "DiskPressure", Severity: fleet.SeverityWarning, NotifyAfter: at(-time.Second)}
+		i := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("disk-", n)}, State: fleet.IncidentOpen,
+			Cause: "DiskPressure", Severity: fleet.SeverityWarning, NotifyAfter: at(-time.Second)}
 		for _, f := range changes {
 			f(i)
 		}
@@ -54,7 +55,9 @@ func TestManyOfOneCauseAreOneMessage(t *testing.T) {
 		{"the ends of incidents do not wait", []*fleet.Incident{disk(1, closed), disk(2), disk(3), disk(4), disk(5, after(time.Second))}, "closed disk-1"},
 		{"the ends of many incidents are one message", []*fleet.Incident{disk(1, closed), disk(2, closed), disk(3, closed), disk(4, closed)}, "closed disk-1 disk-2 disk-3 disk-4"},
 		{"a recipient that missed the openings gets one message", []*fleet.Incident{disk(1, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}})), disk(2, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}})),
-			disk(3, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}})), disk(4, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}}))}, "opened disk-1 disk-2 disk-3 disk-4 to ola"},
+			disk(3, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}})),
+			disk(4, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}}))},
+			"opened disk-1 disk-2 disk-3 disk-4 to ola"},
 		{"an acknowledged incident is not notified", []*fleet.Incident{disk(1, taken)}, ""},
 		{"an acknowledged incident is not repeated for recipients that missed it", []*fleet.Incident{disk(1, taken, told(fleet.IncidentTold{Opened: at(-1), Missed: []string{"ola"}}))}, ""},
 		{"the end of an acknowledged incident is notified", []*fleet.Incident{disk(1, taken, closed)}, "closed disk-1"},
@@ -114,7 +117,8 @@ func TestAMessageAboutSeveralIncidentsNamesThem(t *testing.T) {
 	m := Message{Event: Opened}
 	for n := range 30 {
 		m.Incidents = append(m.Incidents, trouble(fmt.Sprint("disk-", n), func(i *fleet.Incident) {
-			i.Cause, i.About.Name, i.Count.Nodes, i.Message = "DiskPressure", fmt.Sprint("site-", n), 2, fmt.Sprintf("Too little disk space on 2 nodes of site-%d", n)
+			i.Cause, i.About.Name, i.Count.Nodes, i.Message = "DiskPressure", fmt.Sprint("site-", n), 2,
+				fmt.Sprintf("Too little disk space on 2 nodes of site-%d", n)
 		}))
 	}
 	m.Incident = m.Incidents[0]

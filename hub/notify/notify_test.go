@@ -107,7 +107,10 @@ func (e *ear) set(deaf bool) (tries int, sent string) {
 const settles = 30 * time.Second
 
 func trouble(name string, change func(*fleet.Incident)) *fleet.Incident {
-	i := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, State: fleet.IncidentOpen, Cause: fleet.IncidentCause(name), Severity: fleet.SeverityCritical, Message: "oslo is dark", Since: metav1.Now(), Opened: metav1.Now(), NotifyAfter: new(metav1.NewTime(time.Now().Add(settles))), About: fleet.IncidentObject{Kind: "Site", Name: "oslo"}}
+	i := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, State: fleet.IncidentOpen,
+		Cause: fleet.IncidentCause(name), Severity: fleet.SeverityCritical, Message: "oslo is dark", Since: metav1.Now(),
+		Opened: metav1.Now(), NotifyAfter: new(metav1.NewTime(time.Now().Add(settles))),
+		About: fleet.IncidentObject{Kind: "Site", Name: "oslo"}}
 	if change != nil {
 		change(i)
 	}
@@ -122,7 +125,8 @@ func over(i *fleet.Incident) {
 func run(m *memory, to ...Target) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan struct{})
-	n := &Notifier{Fleet: m, Targets: to, Hub: func() string { return "https://hub" }, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	n := &Notifier{Fleet: m, Targets: to, Hub: func() string { return "https://hub" }, Now: time.Now,
+		Log: slog.New(slog.DiscardHandler)}
 	go func() {
 		defer close(over)
 		_ = n.Run(ctx)
@@ -287,7 +291,8 @@ func TestATestIsSentAtOnce(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
 		m.put(trouble("a", nil))
 		other := &named{name: "mail"}
-		n := &Notifier{Fleet: m, Targets: []Target{e, other}, Hub: func() string { return "https://hub" }, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+		n := &Notifier{Fleet: m, Targets: []Target{e, other}, Hub: func() string { return "https://hub" }, Now: time.Now,
+			Log: slog.New(slog.DiscardHandler)}
 		if err := n.TestTarget(t.Context(), "webhook"); err != nil {
 			t.Error(err)
 		}
@@ -310,12 +315,14 @@ func TestATestIsSentAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 		got := other.sent
-		if got == nil || got.Event != Test || got.Incident != nil || got.Hub != "https://hub" || !got.At.Time.Equal(time.Now()) || !strings.Contains(got.Line(), "This is a test") {
+		if got == nil || got.Event != Test || got.Incident != nil || got.Hub != "https://hub" ||
+			!got.At.Time.Equal(time.Now()) || !strings.Contains(got.Line(), "This is a test") {
 			t.Errorf("the sent message is %+v", got)
 		}
 		other.hangs = true
 		began := time.Now()
-		if err := n.TestTarget(t.Context(), "mail"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != timeout {
+		if err := n.TestTarget(t.Context(), "mail"); !errors.Is(err, context.DeadlineExceeded) ||
+			time.Since(began) != timeout {
 			t.Errorf("TestTarget of a hanging target: %v after %s", err, time.Since(began))
 		}
 	})
@@ -361,7 +368,8 @@ func TestAWebhookIsSignedAndFollowsNoRedirect(t *testing.T) {
 	if err := json.Unmarshal(body, &got); err != nil || got.Incident.Name != "a" || got.Event != Opened {
 		t.Errorf("the body is %s (%v)", body, err)
 	}
-	if head.Get("Flotilla-Signature") != "sha256="+Sign([]byte("key"), body) || head.Get("Flotilla-Delivery") != m.ID() || !strings.HasPrefix(m.ID(), "a-opened-") {
+	if head.Get("Flotilla-Signature") != "sha256="+Sign([]byte("key"), body) || head.Get("Flotilla-Delivery") != m.ID() ||
+		!strings.HasPrefix(m.ID(), "a-opened-") {
 		t.Errorf("the headers are %v", head)
 	}
 	for _, code = range []int{http.StatusFound, http.StatusTeapot, http.StatusInternalServerError} {
@@ -462,14 +470,17 @@ func (s *server) talk(conn net.Conn) {
 
 func TestAnIncidentsTextCannotAddMailHeaders(t *testing.T) {
 	s := serve(t, server{})
-	m := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"kari@example.org", "ola@example.org"}}
+	m := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"kari@example.org",
+		"ola@example.org"}}
 	evil := trouble("a", func(i *fleet.Incident) { i.Message = "oslo is dark\r\nBcc: thief@example.org" })
-	if err := m.Send(t.Context(), Message{Event: Opened, Hub: "https://hub", At: metav1.Now(), Incident: evil}); err != nil {
+	if err := m.Send(t.Context(), Message{Event: Opened, Hub: "https://hub", At: metav1.Now(),
+		Incident: evil}); err != nil {
 		t.Fatal(err)
 	}
 	text := <-s.letter
 	head, body, _ := strings.Cut(text, "\r\n\r\n")
-	if strings.Contains(head, "\nBcc:") || !strings.Contains(head, "To: kari@example.org, ola@example.org") || !strings.Contains(head, "Subject: [Flotilla] Critical: oslo is dark") || !strings.Contains(body, "https://hub") {
+	if strings.Contains(head, "\nBcc:") || !strings.Contains(head, "To: kari@example.org, ola@example.org") ||
+		!strings.Contains(head, "Subject: [Flotilla] Critical: oslo is dark") || !strings.Contains(body, "https://hub") {
 		t.Errorf("the mail is\n%s", text)
 	}
 	m.Server = "smtp://127.0.0.1:1"
@@ -490,7 +501,8 @@ func TestAnAcceptedMailIsNotSentAgain(t *testing.T) {
 // An unknown recipient does not prevent the mail to the others.
 func TestAnUnknownRecipientDoesNotStopTheMail(t *testing.T) {
 	s := serve(t, server{refuses: "ola"})
-	to := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"ola@example.org", "kari@example.org"}}
+	to := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"ola@example.org",
+		"kari@example.org"}}
 	m := &memory{s: state.Empty("x", time.Now())}
 	m.put(trouble("a", func(i *fleet.Incident) { i.NotifyAfter = nil }))
 	n := &Notifier{Fleet: m, Hub: func() string { return "" }, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
@@ -500,11 +512,13 @@ func TestAnUnknownRecipientDoesNotStopTheMail(t *testing.T) {
 	if len(s.letter) != 1 {
 		t.Errorf("%d mails are sent, want one", len(s.letter))
 	}
-	if told := m.get("a").Told; len(told) != 1 || told[0].Opened == nil || told[0].Next != nil || !strings.Contains(told[0].Error, "ola@example.org: 550") {
+	if told := m.get("a").Told; len(told) != 1 || told[0].Opened == nil || told[0].Next != nil ||
+		!strings.Contains(told[0].Error, "ola@example.org: 550") {
 		t.Errorf("the stored result is %+v", told)
 	}
 	n.Targets, to.Whom = []Target{to}, to.Whom[:1]
-	if err := n.TestTarget(t.Context(), "mail"); err == nil || !strings.Contains(err.Error(), "ola@example.org: 550") || len(s.letter) != 1 {
+	if err := n.TestTarget(t.Context(), "mail"); err == nil || !strings.Contains(err.Error(), "ola@example.org: 550") ||
+		len(s.letter) != 1 {
 		t.Errorf("TestTarget with only an unknown recipient: %v", err)
 	}
 }
@@ -513,7 +527,8 @@ func TestAnUnknownRecipientDoesNotStopTheMail(t *testing.T) {
 // recipients get the mail again.
 func TestATemporarilyRefusedRecipientGetsTheMailLater(t *testing.T) {
 	s := serve(t, server{waits: "ola", moments: 2, refuses: "per"})
-	to := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"ola@example.org", "kari@example.org", "per@example.org"}}
+	to := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"ola@example.org",
+		"kari@example.org", "per@example.org"}}
 	m := &memory{s: state.Empty("x", time.Now())}
 	now := time.Now()
 	m.put(trouble("a", func(i *fleet.Incident) { i.NotifyAfter = nil }))
@@ -521,14 +536,16 @@ func TestATemporarilyRefusedRecipientGetsTheMailLater(t *testing.T) {
 	look := func(after time.Duration, letters int, missed string) {
 		t.Helper()
 		now = now.Add(after)
-		n := &Notifier{Fleet: m, Hub: func() string { return "" }, Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler)}
+		n := &Notifier{Fleet: m, Hub: func() string { return "" }, Now: func() time.Time { return now },
+			Log: slog.New(slog.DiscardHandler)}
 		(&teller{Notifier: n, Target: to, pending: map[string]attempt{}}).tell(t.Context())
 		got := 0
 		for ; len(s.letter) > 0; got++ {
 			<-s.letter
 		}
 		told := m.get("a").Told
-		if len(told) != 1 || got != letters || strings.Join(told[0].Missed, " ") != missed || (told[0].Next == nil) != (missed == "") {
+		if len(told) != 1 || got != letters || strings.Join(told[0].Missed, " ") != missed ||
+			(told[0].Next == nil) != (missed == "") {
 			t.Fatalf("%d mails, want %d; the stored result is %+v, want %q missed", got, letters, told, missed)
 		}
 	}
@@ -586,7 +603,8 @@ func TestAMailHasNoLongLines(t *testing.T) {
 		m.Whom = append(m.Whom, fmt.Sprintf("somebody-%02d@example.org", n))
 	}
 	said := "Образ не может быть получен = " + strings.Repeat("ошибка сети ", 40) + strings.Repeat("ы", 200)
-	if err := m.Send(t.Context(), Message{Event: Opened, Hub: "https://hub", Incident: trouble("a", func(i *fleet.Incident) { i.Message = said })}); err != nil {
+	if err := m.Send(t.Context(), Message{Event: Opened, Hub: "https://hub", Incident: trouble("a",
+		func(i *fleet.Incident) { i.Message = said })}); err != nil {
 		t.Fatal(err)
 	}
 	letter, err := mail.ReadMessage(strings.NewReader(<-s.letter))
@@ -596,11 +614,13 @@ func TestAMailHasNoLongLines(t *testing.T) {
 	if to, err := letter.Header.AddressList("To"); err != nil || len(to) != len(m.Whom) {
 		t.Errorf("the mail has %d recipients, want %d: %v", len(to), len(m.Whom), err)
 	}
-	if subject, err := new(mime.WordDecoder).DecodeHeader(letter.Header.Get("Subject")); err != nil || !strings.HasPrefix(subject, "[Flotilla] Critical: Образ не может быть получен = ошибка") {
+	if subject, err := new(mime.WordDecoder).DecodeHeader(letter.Header.Get("Subject")); err != nil ||
+		!strings.HasPrefix(subject, "[Flotilla] Critical: Образ не может быть получен = ошибка") {
 		t.Errorf("the subject is %q, %v", subject, err)
 	}
 	body, err := io.ReadAll(quotedprintable.NewReader(letter.Body))
-	if err != nil || !strings.HasPrefix(string(body), "Critical: "+said+".\r\n") || !strings.Contains(string(body), "\r\nhttps://hub\r\n") {
+	if err != nil || !strings.HasPrefix(string(body), "Critical: "+said+".\r\n") || !strings.Contains(string(body),
+		"\r\nhttps://hub\r\n") {
 		t.Errorf("the text is %s, %v", body, err)
 	}
 }
@@ -634,7 +654,9 @@ func TestARepeatedMessageHasTheSameID(t *testing.T) {
 	if id(Message{Event: Test}, 0) == id(Message{Event: Test}, time.Minute) {
 		t.Error("two test messages have the same ID")
 	}
-	if first, again, other := (Message{Event: Opened, Incident: a}).ID(), (Message{Event: Opened, Incident: a, At: metav1.NewTime(at)}).ID(), (Message{Event: Opened, Incident: later}).ID(); again != first || other == first {
+	if first, again, other := (Message{Event: Opened, Incident: a}).ID(),
+		(Message{Event: Opened, Incident: a, At: metav1.NewTime(at)}).ID(),
+		(Message{Event: Opened, Incident: later}).ID(); again != first || other == first {
 		t.Errorf("the webhook's ID is %s, then %s, and %s for another incident", first, again, other)
 	}
 }

@@ -23,7 +23,8 @@ func TestAPanicIsLoggedOnceAMinuteAndCounted(t *testing.T) {
 				panic("ouch")
 			}()
 		}
-		if log := out.String(); strings.Count(log, "ouch") != 1 || !strings.Contains(log, "level=ERROR") || !strings.Contains(log, "panics_test.go") || !strings.Contains(log, "node=pi-1") {
+		if log := out.String(); strings.Count(log, "ouch") != 1 || !strings.Contains(log, "level=ERROR") ||
+			!strings.Contains(log, "panics_test.go") || !strings.Contains(log, "node=pi-1") {
 			t.Errorf("logged %s", log)
 		}
 		if n := Counts()["test"] - before; n != 5 {

@@ -43,7 +43,8 @@ func TestADeviceSignsItsBoot(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := &wire.Proof{Key: spki, Signature: signature}
-			if got, err := Proved("h1", "pi-1", "b1", p); err != nil || got != KeyHash(&x509.Certificate{RawSubjectPublicKeyInfo: spki}) {
+			if got, err := Proved("h1", "pi-1", "b1", p); err != nil ||
+				got != KeyHash(&x509.Certificate{RawSubjectPublicKeyInfo: spki}) {
 				t.Errorf("%s, %v", got, err)
 			}
 			for what, wrong := range map[string]func() (string, error){
@@ -80,14 +81,16 @@ func TestTheHubAndABrokerAuthenticateEachOther(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: a.rootPool()}
+		return &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert,
+			ClientCAs: a.rootPool()}
 	}
 	shake := func(server *tls.Config, name string) (tls.ConnectionState, error) {
 		near, far := net.Pipe()
 		defer near.Close()
 		conf := a.AtBroker()
 		verify := conf.VerifyConnection
-		conf.ServerName, conf.VerifyConnection = name, func(s tls.ConnectionState) error { s.ServerName = name; return verify(s) }
+		conf.ServerName, conf.VerifyConnection = name,
+			func(s tls.ConnectionState) error { s.ServerName = name; return verify(s) }
 		s := tls.Server(far, server)
 		done := make(chan error, 1)
 		go func() { err := s.Handshake(); done <- err; far.Close() }()
@@ -101,13 +104,15 @@ func TestTheHubAndABrokerAuthenticateEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	leaf := state.PeerCertificates[0]
-	if leaf.Subject.CommonName != HubName || !slices.Equal(leaf.Subject.Organization, []string{HubOrganization}) || wire.ValidNode(leaf.Subject.CommonName) == nil {
+	if leaf.Subject.CommonName != HubName || !slices.Equal(leaf.Subject.Organization, []string{HubOrganization}) ||
+		wire.ValidNode(leaf.Subject.CommonName) == nil {
 		t.Errorf("the hub's certificate has the subject %s", leaf.Subject)
 	}
 	for what, c := range map[string]struct {
 		server *tls.Config
 		name   string
-	}{"another name": {serverOf(a, "broker.example"), "other.example"}, "another authority": {serverOf(other, "broker.example"), "broker.example"}, "no name": {serverOf(a, "broker.example"), ""}} {
+	}{"another name": {serverOf(a, "broker.example"), "other.example"},
+		"another authority": {serverOf(other, "broker.example"), "broker.example"}, "no name": {serverOf(a, "broker.example"), ""}} {
 		if _, err := shake(c.server, c.name); err == nil {
 			t.Errorf("%s: the hub accepts the broker", what)
 		}
@@ -123,7 +128,8 @@ func TestTheHubAndABrokerAuthenticateEachOther(t *testing.T) {
 	if h, err := a.Verify([]*x509.Certificate{cert}); err == nil {
 		t.Errorf("a broker's certificate is accepted as %+v", h)
 	}
-	if _, _, err := a.IssueClient(Hub, "me", LeafLife); err == nil || !strings.Contains(err.Error(), "not a role of a person") {
+	if _, _, err := a.IssueClient(Hub, "me", LeafLife); err == nil || !strings.Contains(err.Error(),
+		"not a role of a person") {
 		t.Errorf("%v", err)
 	}
 }

@@ -84,7 +84,8 @@ func TestCertificatesOfAFastClockAreReplaced(t *testing.T) {
 			roots.AddCert(a.root.cert)
 			between.AddCert(a.intermediate.cert)
 			for clock, now := range map[string]time.Time{"a device": time.Now(), "the hub": a.Now()} {
-				if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: "hub", CurrentTime: now}); err != nil {
+				if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: "hub",
+					CurrentTime: now}); err != nil {
 					t.Errorf("the certificate is invalid by the time of %s: %v", clock, err)
 				}
 			}

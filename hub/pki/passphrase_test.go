@@ -59,7 +59,8 @@ func TestAPassphraseIsTheFirstLineAndLongEnough(t *testing.T) {
 func TestSourcesOfThePassphrase(t *testing.T) {
 	data, _ := protected(t)
 	credentials, files := t.TempDir(), t.TempDir()
-	right, wrong := write(t, filepath.Join(files, "right"), horse), write(t, filepath.Join(files, "wrong"), "another good passphrase")
+	right, wrong := write(t, filepath.Join(files, "right"), horse), write(t, filepath.Join(files, "wrong"),
+		"another good passphrase")
 	for _, tt := range []struct {
 		name, file, credential string
 		sealed, fails          bool
@@ -146,10 +147,12 @@ func TestTheCostsOfAnEncryptedKeyAreLimited(t *testing.T) {
 func TestAnEncryptedKeyMatchesItsCertificate(t *testing.T) {
 	data, dir := protected(t)
 	root, intermediate := filepath.Join(dir, "root.key"), filepath.Join(dir, "intermediate.key")
-	if err := errors.Join(os.Rename(root, root+".x"), os.Rename(intermediate, root), os.Rename(root+".x", intermediate)); err != nil {
+	if err := errors.Join(os.Rename(root, root+".x"), os.Rename(intermediate, root),
+		os.Rename(root+".x", intermediate)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenWith(data, write(t, filepath.Join(data, "passphrase"), horse)); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "not the key of the certificate beside it") {
+	if _, err := OpenWith(data, write(t, filepath.Join(data, "passphrase"), horse)); !errors.Is(err, ErrKey) ||
+		!strings.Contains(err.Error(), "not the key of the certificate beside it") {
 		t.Error(err)
 	}
 }

@@ -42,7 +42,8 @@ func open(t *testing.T, dir string) *Authority {
 // request returns a certificate request signed by key.
 func request(t *testing.T, key any) []byte {
 	t.Helper()
-	der := must(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "admin", Organization: []string{"flotilla:admins"}}}, key))(t)
+	der := must(x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: "admin", Organization: []string{"flotilla:admins"}}}, key))(t)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
 
@@ -113,7 +114,8 @@ func TestAnUnusableKeyIsRefusedInOneSentence(t *testing.T) {
 			if _, err := Open(other); err != nil {
 				return err
 			}
-			return errors.Join(os.Rename(other+"/intermediate.key", d+"/intermediate.key"), os.Rename(other+"/intermediate.crt", d+"/intermediate.crt"))
+			return errors.Join(os.Rename(other+"/intermediate.key", d+"/intermediate.key"), os.Rename(other+"/intermediate.crt",
+				d+"/intermediate.crt"))
 		}, "not signed by root.crt"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -210,8 +212,10 @@ func TestRefusedCertificates(t *testing.T) {
 		own := must(x509.ParseCertificate(server.current.Certificate[0]))(t)
 		forger := must(newKey())(t)
 		// A device's certificate is not a CA, so it cannot sign another certificate.
-		der := must(x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: serial(time.Now()), Subject: pkix.Name{CommonName: "root", Organization: []string{"flotilla:admins"}},
-			NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, mine[0], forger.Public(), key))(t)
+		der := must(x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: serial(time.Now()),
+			Subject:   pkix.Name{CommonName: "root", Organization: []string{"flotilla:admins"}},
+			NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, mine[0], forger.Public(), key))(t)
 		forged := must(x509.ParseCertificate(der))(t)
 
 		if _, err := a.Verify(nil); !errors.Is(err, ErrNoCertificate) {
@@ -270,7 +274,8 @@ func TestCertificatesOfUsers(t *testing.T) {
 		role Role
 		user string
 		life time.Duration
-	}{"a device": {Device, "pi", time.Hour}, "no role": {"", "anna", time.Hour}, "nobody": {Admin, "", time.Hour}, "for ever": {Admin, "anna", 20 * LeafLife}} {
+	}{"a device": {Device, "pi", time.Hour}, "no role": {"", "anna", time.Hour}, "nobody": {Admin, "", time.Hour},
+		"for ever": {Admin, "anna", 20 * LeafLife}} {
 		if _, _, err := a.IssueClient(c.role, c.user, c.life); err == nil {
 			t.Errorf("a certificate is issued for %s", name)
 		}
@@ -329,7 +334,8 @@ func TestAuthoritiesAndCertificatesRenewThemselves(t *testing.T) {
 			roots.AddCert(a.root.cert)
 			between := x509.NewCertPool()
 			between.AddCert(must(x509.ParseCertificate(server.current.Certificate[1]))(t))
-			if _, err := server.current.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: "hub"}); err != nil {
+			if _, err := server.current.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between,
+				DNSName: "hub"}); err != nil {
 				t.Fatalf("month %d: server: %v", month, err)
 			}
 			if time.Until(certs[0].NotAfter) < LeafLife/2 {
@@ -460,7 +466,8 @@ func TestMQTTAcceptsOnlyAllowedDevices(t *testing.T) {
 func TestCBCSuitesAreRefused(t *testing.T) {
 	a := open(t, t.TempDir())
 	server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
-	for name, side := range map[string]*tls.Config{"HTTPS": a.HTTPS(server), "MQTT": a.MQTT(server, func(Holder) error { return nil })} {
+	for name, side := range map[string]*tls.Config{"HTTPS": a.HTTPS(server), "MQTT": a.MQTT(server,
+		func(Holder) error { return nil })} {
 		for suite, spoken := range map[uint16]bool{
 			tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA: false, tls.TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA: false,
 			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256: true,

@@ -133,7 +133,8 @@ func TestAPowerCutDuringAChange(t *testing.T) {
 		t.Fatal("the rotation has not changed the root")
 	}
 	// The change is committed, and half done: some files are still in next.
-	moved := []string{"root.crt", "root.key", "former-root.crt", "former-root.key", "intermediate.crt", "intermediate.key", "cross.crt", "former.crt"}
+	moved := []string{"root.crt", "root.key", "former-root.crt", "former-root.key", "intermediate.crt",
+		"intermediate.key", "cross.crt", "former.crt"}
 	for n := range len(moved) + 1 {
 		again := t.TempDir()
 		if err := os.CopyFS(again, os.DirFS(dir)); err != nil {
@@ -156,7 +157,8 @@ func TestAPowerCutDuringAChange(t *testing.T) {
 			_ = os.Chmod(filepath.Join(next, f+".key"), 0o600)
 		}
 		b := open(t, again)
-		if _, err := b.Verify(chain(t, encodeCert(must(x509.ParseCertificate(old.Certificate[0]))(t), must(x509.ParseCertificate(old.Certificate[1]))(t)))); err != nil || b.Pin() != after {
+		if _, err := b.Verify(chain(t, encodeCert(must(x509.ParseCertificate(old.Certificate[0]))(t),
+			must(x509.ParseCertificate(old.Certificate[1]))(t)))); err != nil || b.Pin() != after {
 			t.Errorf("a power cut after %d files: %v, pin %s", n, err, b.Pin())
 		}
 		if _, err := os.Stat(next); !errors.Is(err, os.ErrNotExist) {
@@ -196,7 +198,8 @@ func TestEncryptedKeysNeedTheirPassphrase(t *testing.T) {
 		}
 	}
 	closed := open(t, dir)
-	if _, _, err := closed.IssueClient(Admin, "anna", time.Hour); !errors.Is(err, ErrSealed) || !strings.Contains(err.Error(), "--ca-passphrase-file") {
+	if _, _, err := closed.IssueClient(Admin, "anna", time.Hour); !errors.Is(err, ErrSealed) ||
+		!strings.Contains(err.Error(), "--ca-passphrase-file") {
 		t.Fatal("signing without the passphrase:", err)
 	}
 	if !closed.Sealed() || closed.Pin() != pin {
@@ -263,7 +266,8 @@ func TestAnEncryptedKeyThatWasChangedIsRefused(t *testing.T) {
 			if err := os.WriteFile(file, []byte(strings.Replace(text, tt.from, tt.to, 1)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if err := open(t, dir).Unlock([]byte("correct horse battery")); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if err := open(t, dir).Unlock([]byte("correct horse battery")); err == nil || !strings.Contains(err.Error(),
+				tt.want) {
 				t.Fatal(err)
 			}
 		})
@@ -284,7 +288,8 @@ func TestADamagedListOfRevokedKeysIsRefused(t *testing.T) {
 	for _, name := range []string{revokedFile, formerIntermediateFile, crossFile} {
 		file := filepath.Join(dir, name)
 		whole := must(os.ReadFile(file))(t)
-		for what, text := range map[string][]byte{"empty": nil, "blank": []byte("\n"), "cut off": whole[:len(whole)-len(whole)/3], "zeros": make([]byte, len(whole))} {
+		for what, text := range map[string][]byte{"empty": nil, "blank": []byte("\n"),
+			"cut off": whole[:len(whole)-len(whole)/3], "zeros": make([]byte, len(whole))} {
 			if err := os.WriteFile(file, text, 0o600); err != nil {
 				t.Fatal(err)
 			}

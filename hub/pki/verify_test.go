@@ -20,7 +20,8 @@ func shown(t *testing.T, a *Authority, edit func(*x509.Certificate)) []*x509.Cer
 	t.Helper()
 	now := time.Now()
 	c := &x509.Certificate{
-		Subject: pkix.Name{Organization: []string{organizations[Device]}, CommonName: "pi-1"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		Subject:   pkix.Name{Organization: []string{organizations[Device]}, CommonName: "pi-1"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	edit(c)
@@ -136,7 +137,8 @@ func TestRevokedKeysStayRevoked(t *testing.T) {
 	change(a.RotateRoot)
 	change(a.RotateIntermediate, a.Revoke)
 	look()
-	if err := os.Chmod(filepath.Join(dir, revokedFile), 0); err != nil || os.Remove(filepath.Join(dir, revokedFile)) != nil || os.Mkdir(filepath.Join(dir, revokedFile), 0o700) != nil {
+	if err := os.Chmod(filepath.Join(dir, revokedFile), 0); err != nil ||
+		os.Remove(filepath.Join(dir, revokedFile)) != nil || os.Mkdir(filepath.Join(dir, revokedFile), 0o700) != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(dir); !errors.Is(err, ErrKey) {
@@ -158,7 +160,8 @@ func TestSignedCertificatesAreLimited(t *testing.T) {
 		time.Sleep(rootLife - LeafLife/2)
 		c, _ := device(t, a, "pi-1")
 		if c[0].NotAfter.After(a.root.cert.NotAfter) || a.intermediate.cert.NotAfter.After(a.root.cert.NotAfter) {
-			t.Errorf("the root expires %s, its intermediate %s, a device's certificate %s", a.root.cert.NotAfter, a.intermediate.cert.NotAfter, c[0].NotAfter)
+			t.Errorf("the root expires %s, its intermediate %s, a device's certificate %s", a.root.cert.NotAfter,
+				a.intermediate.cert.NotAfter, c[0].NotAfter)
 		}
 	})
 	for _, life := range []time.Duration{0, -time.Hour, LeafLife + time.Second} {
@@ -182,7 +185,8 @@ func TestTLSUsesTheCurrentRoots(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
 	server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
-	for what, c := range map[string]*tls.Config{"HTTPS": a.HTTPS(server), "MQTT": a.MQTT(server, func(Holder) error { return nil })} {
+	for what, c := range map[string]*tls.Config{"HTTPS": a.HTTPS(server), "MQTT": a.MQTT(server,
+		func(Holder) error { return nil })} {
 		if c.MinVersion != tls.VersionTLS12 || c.Time == nil {
 			t.Errorf("%s: %x", what, c.MinVersion)
 		}
@@ -255,7 +259,8 @@ func TestOutdatedCertificates(t *testing.T) {
 		{1, time.Unix(600, 0), since, since.Add(LeafLife), false}, // the current intermediate was issued in 1970
 	} {
 		intermediate := &x509.Certificate{NotAfter: tt.signed.Add(intermediateLife)}
-		if got := (Status{Intermediate: intermediate, Signed: tt.signed, FormerIntermediates: tt.formerIntermediates, now: tt.now}).Outdated(tt.end); got != tt.want {
+		if got := (Status{Intermediate: intermediate, Signed: tt.signed, FormerIntermediates: tt.formerIntermediates,
+			now: tt.now}).Outdated(tt.end); got != tt.want {
 			t.Errorf("%+v: %t", tt, got)
 		}
 	}
@@ -268,7 +273,8 @@ func TestAnUnfinishedChangeRemovesOnlyItsFiles(t *testing.T) {
 	open(t, dir)
 	victim := filepath.Join(data, "hub.db")
 	next := filepath.Join(dir, nextDir)
-	if err := errors.Join(os.WriteFile(victim, []byte("all"), 0o600), os.Mkdir(next, 0o700), os.WriteFile(filepath.Join(next, removalFile), []byte("../hub.db\n"), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(victim, []byte("all"), 0o600), os.Mkdir(next, 0o700),
+		os.WriteFile(filepath.Join(next, removalFile), []byte("../hub.db\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	open(t, dir)

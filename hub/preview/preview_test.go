@@ -45,10 +45,16 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: state.LocalClass, UID: "local", Annotations: map[string]string{state.DefaultClassAnnotation: "true"}}, Provisioner: state.LocalProvisioner}
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: state.LocalClass, UID: "local",
+		Annotations: map[string]string{state.DefaultClassAnnotation: "true"}}, Provisioner: state.LocalProvisioner}
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "default"}}
-	all := slices.DeleteFunc(serve.Deciders(config.Default()), func(d control.Decider) bool { _, says := d.(incident.Decider); return says })
-	return &world{TB: t, s: state.Load(state.Empty("world", noon), []state.Object{class, space}, 0), settler: control.NewSettler(node.Ended, all...), now: noon, silent: map[string]bool{}}
+	all := slices.DeleteFunc(serve.Deciders(config.Default()), func(d control.Decider) bool {
+		_,
+			says := d.(incident.Decider)
+		return says
+	})
+	return &world{TB: t, s: state.Load(state.Empty("world", noon), []state.Object{class, space}, 0),
+		settler: control.NewSettler(node.Ended, all...), now: noon, silent: map[string]bool{}}
 }
 
 func (w *world) do(changes ...state.Change) {
@@ -106,12 +112,15 @@ func (w *world) wait(d time.Duration) {
 
 func (w *world) node(name, site, cpu string) {
 	w.Helper()
-	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("4Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+		corev1.ResourceMemory: resource.MustParse("4Gi"), corev1.ResourcePods: resource.MustParse("110")}
 	w.do(state.Put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, Boot: "b"}, ""))
 	w.do(state.Put(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(w.now), Labels: map[string]string{corev1.LabelTopologyZone: site, corev1.LabelHostname: name, fleet.LabelBoard: "pi"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(w.now),
+			Labels: map[string]string{corev1.LabelTopologyZone: site, corev1.LabelHostname: name, fleet.LabelBoard: "pi"}},
 		Status: corev1.NodeStatus{Capacity: list, Allocatable: list, Conditions: []corev1.NodeCondition{{
-			Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.now), LastHeartbeatTime: metav1.NewTime(w.now)}}},
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.now),
+			LastHeartbeatTime: metav1.NewTime(w.now)}}},
 	}, ""))
 }
 
@@ -124,7 +133,8 @@ func template(app, cpu string, also ...func(*corev1.PodSpec)) (*metav1.LabelSele
 		f(&spec)
 	}
 	labels := map[string]string{"app": app}
-	return &metav1.LabelSelector{MatchLabels: labels}, corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec}
+	return &metav1.LabelSelector{MatchLabels: labels},
+		corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec}
 }
 
 func meta(name string) metav1.ObjectMeta {
@@ -133,16 +143,20 @@ func meta(name string) metav1.ObjectMeta {
 
 func deployment(name string, replicas int32, cpu string, also ...func(*corev1.PodSpec)) *appsv1.Deployment {
 	selector, t := template(name, cpu, also...)
-	return &appsv1.Deployment{ObjectMeta: meta(name), Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector, Template: t}}
+	return &appsv1.Deployment{ObjectMeta: meta(name), Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector,
+		Template: t}}
 }
 
 func stateful(name string, replicas int32, claim bool) *appsv1.StatefulSet {
 	selector, t := template(name, "100m")
-	set := &appsv1.StatefulSet{ObjectMeta: meta(name), Spec: appsv1.StatefulSetSpec{Replicas: &replicas, Selector: selector, Template: t, ServiceName: name}}
+	set := &appsv1.StatefulSet{ObjectMeta: meta(name), Spec: appsv1.StatefulSetSpec{Replicas: &replicas,
+		Selector: selector, Template: t, ServiceName: name}}
 	if claim {
 		set.Spec.Template.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
-		set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}}
+		set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}}
 	}
 	return set
 }
@@ -155,7 +169,8 @@ func daemons(name string) *appsv1.DaemonSet {
 func task(name string, replicas int32) *batchv1.Job {
 	_, t := template(name, "100m")
 	t.Spec.RestartPolicy = corev1.RestartPolicyNever
-	return &batchv1.Job{ObjectMeta: meta(name), Spec: batchv1.JobSpec{Parallelism: &replicas, Completions: &replicas, Template: t}}
+	return &batchv1.Job{ObjectMeta: meta(name), Spec: batchv1.JobSpec{Parallelism: &replicas, Completions: &replicas,
+		Template: t}}
 }
 
 func bare(name, on string) *corev1.Pod {
@@ -166,7 +181,8 @@ func bare(name, on string) *corev1.Pod {
 }
 
 func budget(app string, set func(*policyv1.PodDisruptionBudgetSpec)) *policyv1.PodDisruptionBudget {
-	b := &policyv1.PodDisruptionBudget{ObjectMeta: meta(app), Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}
+	b := &policyv1.PodDisruptionBudget{ObjectMeta: meta(app),
+		Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}
 	set(&b.Spec)
 	return b
 }
@@ -344,7 +360,8 @@ func cordoned(n *corev1.Node, is bool) *corev1.Node {
 func TestForecastOfADeletion(t *testing.T) {
 	w := newWorld(t)
 	w.node("a", "oslo", "4")
-	w.put(deployment("web", 2, "1"), daemons("watch"), bare("lonely", "a"), stateful("db", 1, true), budget("web", atMost("0")))
+	w.put(deployment("web", 2, "1"), daemons("watch"), bare("lonely", "a"), stateful("db", 1, true),
+		budget("web", atMost("0")))
 	w.wait(5 * time.Second)
 	w.node("b", "oslo", "4")
 	want := "db-0 Pending: 0/1 nodes are available: 1 node(s) had volume node affinity conflict.\nlonely Lost: it has no owner\n" +
@@ -362,7 +379,8 @@ func TestTooManyPodsAreOnlyCounted(t *testing.T) {
 		all = append(all, n.Name)
 	}
 	want := map[preview.End]int{preview.Open: s.Len(state.Pods)}
-	for i, f := range []preview.Forecast{rules.Drain(s, all, state.DrainOrder{Force: true}, noon), rules.Delete(s, all, noon)} {
+	for i, f := range []preview.Forecast{rules.Drain(s, all, state.DrainOrder{Force: true}, noon),
+		rules.Delete(s, all, noon)} {
 		got := map[preview.End]int{}
 		for _, x := range f.Fates {
 			got[x.End]++
@@ -389,12 +407,15 @@ func FuzzDrainForecasts(f *testing.F) {
 		spread := func(app string) func(*corev1.PodSpec) {
 			kind := r.Intn(4)
 			return func(p *corev1.PodSpec) {
-				term := corev1.PodAffinityTerm{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, TopologyKey: corev1.LabelHostname}
+				term := corev1.PodAffinityTerm{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
+					TopologyKey: corev1.LabelHostname}
 				switch kind {
 				case 0:
 					p.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}}}
 				case 1:
-					p.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: term.LabelSelector}}
+					p.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1,
+						TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
+						LabelSelector: term.LabelSelector}}
 				}
 			}
 		}
@@ -412,7 +433,8 @@ func FuzzDrainForecasts(f *testing.F) {
 			}
 			w.wait(time.Second)
 		}
-		w.put(daemons("watch"), stateful("db", int32(r.Intn(4)), r.Intn(2) == 0), task("night", int32(1+r.Intn(2))), bare("lonely", name()))
+		w.put(daemons("watch"), stateful("db", int32(r.Intn(4)), r.Intn(2) == 0), task("night", int32(1+r.Intn(2))),
+			bare("lonely", name()))
 		w.wait(30 * time.Second)
 		if r.Intn(3) == 0 {
 			w.silent[name()] = true
@@ -466,7 +488,8 @@ func FuzzDrainForecasts(f *testing.F) {
 			case preview.Open:
 				t.Errorf("seed %d: the forecast lacks %s", seed, x.Pod.Name)
 			}
-			if now := w.s.Pod(x.Pod.Namespace, x.Pod.Name); x.End != preview.Remains && x.End != preview.Daemon && now != nil && now.UID == x.Pod.UID {
+			if now := w.s.Pod(x.Pod.Namespace, x.Pod.Name); x.End != preview.Remains && x.End != preview.Daemon && now != nil &&
+				now.UID == x.Pod.UID {
 				t.Errorf("seed %d: %s stayed, but was forecast to leave (%s)", seed, x.Pod.Name, x.End)
 			}
 		}
@@ -482,34 +505,42 @@ func FuzzDrainForecasts(f *testing.F) {
 		slices.Sort(want)
 		slices.Sort(got)
 		if len(forecast.Others) == 0 && !slices.Equal(want, got) {
-			t.Errorf("seed %d, draining %v: the forecast is\n%s\nthe result is\n%s", seed, drained, strings.Join(want, "\n"), strings.Join(got, "\n"))
+			t.Errorf("seed %d, draining %v: the forecast is\n%s\nthe result is\n%s", seed, drained, strings.Join(want, "\n"),
+				strings.Join(got, "\n"))
 		}
 	})
 }
 
 // crowd returns a fleet with each running pods on each node, fifty of each deployment.
 func crowd(nodes, each int) state.Snapshot {
-	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("250")}
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64"),
+		corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("250")}
 	var objects []state.Object
 	var rs *appsv1.ReplicaSet
 	for i := range nodes {
 		name := fmt.Sprintf("pi-%05d", i)
 		objects = append(objects, &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprint("site-", i/50), corev1.LabelHostname: name}},
-			Status:     corev1.NodeStatus{Capacity: list, Allocatable: list, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name),
+				Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprint("site-", i/50), corev1.LabelHostname: name}},
+			Status: corev1.NodeStatus{Capacity: list, Allocatable: list,
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 		})
 		for k := range each {
 			if n := i*each + k; n%50 == 0 {
 				d := deployment(fmt.Sprint("web-", n/50), int32(min(50, nodes*each-n)), "100m")
 				admission.Default(d, admission.Settings{})
 				d.UID = types.UID(d.Name)
-				rs = &appsv1.ReplicaSet{ObjectMeta: meta(d.Name + "-hash"), Spec: appsv1.ReplicaSetSpec{Replicas: d.Spec.Replicas, Selector: d.Spec.Selector, Template: d.Spec.Template}}
-				rs.UID, rs.OwnerReferences = types.UID(rs.Name), []metav1.OwnerReference{*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))}
+				rs = &appsv1.ReplicaSet{ObjectMeta: meta(d.Name + "-hash"), Spec: appsv1.ReplicaSetSpec{Replicas: d.Spec.Replicas,
+					Selector: d.Spec.Selector, Template: d.Spec.Template}}
+				rs.UID, rs.OwnerReferences = types.UID(rs.Name), []metav1.OwnerReference{*metav1.NewControllerRef(d,
+					appsv1.SchemeGroupVersion.WithKind("Deployment"))}
 				objects = append(objects, d, rs)
 			}
 			p := &corev1.Pod{ObjectMeta: meta(fmt.Sprintf("%s-%d-%d", rs.Name, i, k)), Spec: *rs.Spec.Template.Spec.DeepCopy()}
-			p.UID, p.Labels, p.Spec.NodeName, p.Status.Phase = types.UID(p.Name), rs.Spec.Template.Labels, name, corev1.PodRunning
-			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+			p.UID, p.Labels, p.Spec.NodeName, p.Status.Phase = types.UID(p.Name), rs.Spec.Template.Labels, name,
+				corev1.PodRunning
+			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs,
+				appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
 			for _, c := range []corev1.PodConditionType{corev1.PodScheduled, corev1.ContainersReady, corev1.PodReady} {
 				p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: c, Status: corev1.ConditionTrue})
 			}

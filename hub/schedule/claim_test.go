@@ -28,16 +28,20 @@ func TestClaims(t *testing.T) {
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}}
 	volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "data", UID: "claim"}
 	volume.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}}}}}
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+			Values: []string{"b"}}}}}}}
 	bound := func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "v" }
 	pod := func(name, node string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 		p.Spec.NodeName = node
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "v",
+			VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 		return p
 	}
 	full := func(name string) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(5, resource.DecimalSI)}}}
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(5,
+				resource.DecimalSI)}}}
 	}
 	for _, c := range []struct {
 		name    string
@@ -70,7 +74,8 @@ func TestClaims(t *testing.T) {
 			s := state.Empty("claims", midday)
 			changes := []state.Change{
 				state.Put(full("a"), ""), state.Put(full("b"), ""),
-				state.Put(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: state.LocalProvisioner}, ""), state.Put(pod("p", ""), ""),
+				state.Put(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: state.LocalProvisioner},
+					""), state.Put(pod("p", ""), ""),
 			}
 			for _, o := range c.objects {
 				changes = append(changes, state.Put(o, ""))

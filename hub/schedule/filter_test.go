@@ -27,7 +27,8 @@ func TestFilter(t *testing.T) {
 	}
 	init := func(cpu string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "init", Resources: corev1.ResourceRequirements{Requests: list(cpu, "")}})
+			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "init",
+				Resources: corev1.ResourceRequirements{Requests: list(cpu, "")}})
 		}
 	}
 	selector := func(l map[string]string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeSelector = l } }
@@ -84,7 +85,8 @@ func TestFilter(t *testing.T) {
 func TestHostPorts(t *testing.T) {
 	before := func(policy corev1.ContainerRestartPolicy) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: "i", RestartPolicy: &policy, Ports: []corev1.ContainerPort{{HostPort: 80, Protocol: "TCP"}}}}
+			p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: "i", RestartPolicy: &policy,
+				Ports: []corev1.ContainerPort{{HostPort: 80, Protocol: "TCP"}}}}
 		}
 	}
 	for _, c := range []struct {
@@ -141,7 +143,8 @@ func TestMessageCountsEveryReason(t *testing.T) {
 
 func TestTerminatingPodsCountUntilTheyAreGone(t *testing.T) {
 	gone := metav1.NewTime(start)
-	f := newFleet(t).put(node("pi", "oslo"), pod("old", asks("3", ""), onNode("pi"), func(p *corev1.Pod) { p.DeletionTimestamp = &gone }), pod("new", asks("3", ""))).settle().quiet()
+	f := newFleet(t).put(node("pi", "oslo"), pod("old", asks("3", ""), onNode("pi"),
+		func(p *corev1.Pod) { p.DeletionTimestamp = &gone }), pod("new", asks("3", ""))).settle().quiet()
 	if f.on("new") != "" {
 		t.Fatal("the pod is placed while the other pod still runs")
 	}
@@ -191,7 +194,8 @@ func TestAffinityToOtherPods(t *testing.T) {
 		})
 	}
 	t.Run("the anti-affinity of a placed pod counts", func(t *testing.T) {
-		f := newFleet(t).put(node("a1", "a"), node("b1", "b"), pod("loner", app("loner"), onNode("a1"), awayFrom("kiosk", zone)), pod("x")).settle().quiet()
+		f := newFleet(t).put(node("a1", "a"), node("b1", "b"), pod("loner", app("loner"), onNode("a1"),
+			awayFrom("kiosk", zone)), pod("x")).settle().quiet()
 		if f.on("x") != "b1" {
 			t.Errorf("on %q", f.on("x"))
 		}
@@ -207,7 +211,8 @@ func TestAffinityToOtherPods(t *testing.T) {
 	t.Run("an empty label is a domain, a missing label is not", func(t *testing.T) {
 		const role = "node-role.kubernetes.io/gateway"
 		gateway := func(n *corev1.Node) { n.Labels[role] = "" }
-		for _, first := range []*corev1.Pod{pod("first", app("db"), onNode("g1")), pod("first", onNode("g1"), awayFrom("web", role))} {
+		for _, first := range []*corev1.Pod{pod("first", app("db"), onNode("g1")), pod("first", onNode("g1"),
+			awayFrom("web", role))} {
 			f := newFleet(t).put(node("g1", "a", gateway), node("g2", "b", gateway), node("n", "c"), first)
 			f.put(pod("x", app("web"), awayFrom("db", role))).settle().quiet()
 			if got := f.on("x"); got != "n" {
@@ -221,7 +226,8 @@ func TestAffinityToOtherPods(t *testing.T) {
 			f.put(pod(name, awayFrom("kiosk", host)))
 		}
 		f.settle().quiet()
-		if got := count(f, func(n *corev1.Node) string { return n.Name }); got["a1"] != 2 || got["a2"] != 1 || got["b1"] != 1 {
+		if got := count(f, func(n *corev1.Node) string { return n.Name }); got["a1"] != 2 || got["a2"] != 1 ||
+			got["b1"] != 1 {
 			t.Errorf("the pods are on the nodes %v", got)
 		}
 	})
@@ -230,11 +236,14 @@ func TestAffinityToOtherPods(t *testing.T) {
 func TestTopologySpread(t *testing.T) {
 	spread := func(skew int32) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: skew, TopologyKey: corev1.LabelTopologyZone,
+			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: skew,
+				TopologyKey:       corev1.LabelTopologyZone,
 				WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}}
 		}
 	}
-	f := newFleet(t).put(node("a1", "a"), node("b1", "b", func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") }), node("stray", "", func(n *corev1.Node) { n.Labels = nil }))
+	f := newFleet(t).put(node("a1", "a"), node("b1", "b",
+		func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") }),
+		node("stray", "", func(n *corev1.Node) { n.Labels = nil }))
 	for _, name := range names("p", 4) {
 		f.put(pod(name, spread(1)))
 	}
@@ -254,7 +263,8 @@ func TestTopologySpread(t *testing.T) {
 
 func TestMinDomains(t *testing.T) {
 	few := func(p *corev1.Pod) {
-		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, MinDomains: new(int32(2)), TopologyKey: corev1.LabelTopologyZone,
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, MinDomains: new(int32(2)),
+			TopologyKey:       corev1.LabelTopologyZone,
 			WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}}
 	}
 	f := newFleet(t).put(node("a1", "a"), pod("p", few), pod("q", few)).settle().quiet()

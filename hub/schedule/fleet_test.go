@@ -138,8 +138,9 @@ func list(cpu, memory string) corev1.ResourceList {
 
 func node(name, site string, edits ...func(*corev1.Node)) *corev1.Node {
 	n := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelTopologyZone: site}},
-		Status:     corev1.NodeStatus{Allocatable: list("4", "4Gi")},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name,
+			corev1.LabelTopologyZone: site}},
+		Status: corev1.NodeStatus{Allocatable: list("4", "4Gi")},
 	}
 	n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("110")
 	for _, e := range edits {
@@ -150,9 +151,10 @@ func node(name, site string, edits ...func(*corev1.Node)) *corev1.Node {
 
 func pod(name string, edits ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Generation: 1, CreationTimestamp: metav1.NewTime(start), Labels: map[string]string{"app": "kiosk"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "kiosk:1"}}},
-		Status:     corev1.PodStatus{Phase: corev1.PodPending},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Generation: 1,
+			CreationTimestamp: metav1.NewTime(start), Labels: map[string]string{"app": "kiosk"}},
+		Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "kiosk:1"}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}
 	for _, e := range edits {
 		e(p)
@@ -170,7 +172,8 @@ func priority(n int32) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.P
 
 func owned(uid string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: uid, UID: types.UID(uid), Controller: new(true)}}
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: uid,
+			UID: types.UID(uid), Controller: new(true)}}
 	}
 }
 
@@ -186,7 +189,8 @@ func tolerate(t corev1.Toleration) func(*corev1.Pod) {
 
 func hostPort(ip string, protocol corev1.Protocol, port int32) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{HostIP: ip, Protocol: protocol, HostPort: port, ContainerPort: port})
+		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{HostIP: ip, Protocol: protocol,
+			HostPort: port, ContainerPort: port})
 	}
 }
 
@@ -207,7 +211,8 @@ func toNode(name string) func(*corev1.Pod) {
 }
 
 func termOf(app, key string) corev1.PodAffinityTerm {
-	return corev1.PodAffinityTerm{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, TopologyKey: key}
+	return corev1.PodAffinityTerm{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
+		TopologyKey: key}
 }
 
 func awayFrom(app, key string) func(*corev1.Pod) {

@@ -23,7 +23,8 @@ func FuzzSchedule(f *testing.F) {
 		fl := newFleet(t)
 		pick := func(list []string) string { return list[r.IntN(len(list))] }
 		nodes, pods := names("n", 5), names("p", 14)
-		effects := []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute, corev1.TaintEffectPreferNoSchedule}
+		effects := []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute,
+			corev1.TaintEffectPreferNoSchedule}
 		for step := range 60 {
 			for range 1 + r.IntN(3) {
 				fl.now = fl.now.Add(time.Duration(r.IntN(3)) * time.Second)
@@ -69,7 +70,8 @@ func FuzzSchedule(f *testing.F) {
 			fl.settle().quiet()
 			for n := range fl.s.Nodes() {
 				use, was := fl.s.Usage(n.Name), before.Usage(n.Name)
-				if q, w := use.Requests[corev1.ResourceCPU], was.Requests[corev1.ResourceCPU]; q.Cmp(n.Status.Allocatable[corev1.ResourceCPU]) > 0 && q.Cmp(w) > 0 {
+				if q, w := use.Requests[corev1.ResourceCPU],
+					was.Requests[corev1.ResourceCPU]; q.Cmp(n.Status.Allocatable[corev1.ResourceCPU]) > 0 && q.Cmp(w) > 0 {
 					t.Fatalf("seed %d step %d: the pods of %s request too much", seed, step, n.Name)
 				}
 			}
@@ -105,7 +107,8 @@ func randomPod(r *rand.Rand, name string, step int, nodes []string) *corev1.Pod 
 	case 3:
 		toNode(nodes[r.IntN(len(nodes))])(p)
 	case 4:
-		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone,
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1,
+			TopologyKey:       corev1.LabelTopologyZone,
 			WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}}
 	case 5:
 		hostPort("", "TCP", 80)(p)
@@ -239,7 +242,8 @@ func TestAPodChecksSomeNodesOfEverySite(t *testing.T) {
 func TestReportsCauseNoRetry(t *testing.T) {
 	f := newFleet(t).put(node("pi", "oslo"), pod("run", onNode("pi")), pod("wait", asks("9", ""))).settle()
 	f.editNode("pi", func(n *corev1.Node) {
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(start)}}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+			LastHeartbeatTime: metav1.NewTime(start)}}
 	})
 	f.editPod("run", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })
 	if all := f.touched(); len(all) > 0 {
@@ -362,8 +366,10 @@ func BenchmarkSpreadThousand(b *testing.B) {
 			f := fleetOf(b, n)
 			for i := range 1000 {
 				f.put(pod(fmt.Sprintf("new-%d", i), asks("10m", "1Mi"), app("new"), func(p *corev1.Pod) {
-					p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone,
-						WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "new"}}}}
+					p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1,
+						TopologyKey:       corev1.LabelTopologyZone,
+						WhenUnsatisfiable: corev1.DoNotSchedule,
+						LabelSelector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": "new"}}}}
 				}))
 			}
 			subjects := f.touched()
@@ -387,7 +393,8 @@ func TestInALargeFleetAPodFollowsItsNeighbor(t *testing.T) {
 	f.put(pod("db", app("db"))).settle()
 	begin := f.now
 	f.rest().quiet()
-	if f.on("web") == "" || state.SiteOf(f.s.Node(f.on("web"))) != state.SiteOf(f.s.Node(f.on("db"))) || f.now.Sub(begin) > time.Second {
+	if f.on("web") == "" || state.SiteOf(f.s.Node(f.on("web"))) != state.SiteOf(f.s.Node(f.on("db"))) ||
+		f.now.Sub(begin) > time.Second {
 		t.Errorf("web is on %q, db on %q, after %s", f.on("web"), f.on("db"), f.now.Sub(begin))
 	}
 }

@@ -18,7 +18,8 @@ import (
 func placedOn(s state.Snapshot) map[*corev1.Pod]*corev1.Node {
 	out := map[*corev1.Pod]*corev1.Node{}
 	for p := range s.Pods("") {
-		if n := s.Node(p.Spec.NodeName); n != nil && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+		if n := s.Node(p.Spec.NodeName); n != nil && p.Status.Phase != corev1.PodSucceeded &&
+			p.Status.Phase != corev1.PodFailed {
 			out[p] = n
 		}
 	}
@@ -48,7 +49,8 @@ func plainSelector(sel *metav1.LabelSelector, match, differ []string, own map[st
 
 // meant tells whether a term of a pod selects another pod.
 func meant(s state.Snapshot, owner *corev1.Pod, t corev1.PodAffinityTerm, other *corev1.Pod) bool {
-	if !plainSelector(t.LabelSelector, t.MatchLabelKeys, t.MismatchLabelKeys, owner.Labels).Matches(labels.Set(other.Labels)) {
+	if !plainSelector(t.LabelSelector, t.MatchLabelKeys, t.MismatchLabelKeys,
+		owner.Labels).Matches(labels.Set(other.Labels)) {
 		return false
 	}
 	if slices.Contains(t.Namespaces, other.Namespace) {
@@ -113,7 +115,8 @@ func mayBeOn(s state.Snapshot, p *corev1.Pod, n *corev1.Node) string {
 			return "volume"
 		}
 		for o := range all {
-			if slices.Contains(c.Spec.AccessModes, corev1.ReadWriteOncePod) && slices.Contains(slices.Collect(state.ClaimsOf(o)), name) {
+			if slices.Contains(c.Spec.AccessModes, corev1.ReadWriteOncePod) &&
+				slices.Contains(slices.Collect(state.ClaimsOf(o)), name) {
 				return "used"
 			}
 		}
@@ -134,7 +137,8 @@ func mayBeOn(s state.Snapshot, p *corev1.Pod, n *corev1.Node) string {
 					every = false
 				}
 			}
-			if !every || (c.NodeAffinityPolicy == nil || *c.NodeAffinityPolicy == "Honor") && !matchesSelector(p, m) || c.NodeTaintsPolicy != nil && *c.NodeTaintsPolicy == "Honor" && !tolerates(p, m) {
+			if !every || (c.NodeAffinityPolicy == nil || *c.NodeAffinityPolicy == "Honor") && !matchesSelector(p, m) ||
+				c.NodeTaintsPolicy != nil && *c.NodeTaintsPolicy == "Honor" && !tolerates(p, m) {
 				continue
 			}
 			v := m.Labels[c.TopologyKey]
@@ -186,7 +190,8 @@ func mayBeOn(s state.Snapshot, p *corev1.Pod, n *corev1.Node) string {
 			}
 		}
 	}
-	if a := p.Spec.Affinity; a != nil && a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
+	if a := p.Spec.Affinity; a != nil && a.PodAffinity != nil &&
+		len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
 		terms := a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 		every := func(o *corev1.Pod) bool {
 			return !slices.ContainsFunc(terms, func(tm corev1.PodAffinityTerm) bool { return !meant(s, p, tm, o) })
@@ -225,11 +230,13 @@ func FuzzPlacementsFollowTheRules(f *testing.F) {
 		one := func(of ...string) string { return of[r.IntN(len(of))] }
 		spaces := []string{"default", "shop", "lab"}
 		for i, name := range spaces {
-			fl.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"team": fmt.Sprint(i % 2)}}})
+			fl.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name,
+				Labels: map[string]string{"team": fmt.Sprint(i % 2)}}})
 		}
 		sel := func() *metav1.LabelSelector {
 			if r.IntN(4) == 0 {
-				return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpNotIn, Values: []string{one("a", "b")}}}}
+				return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app",
+					Operator: metav1.LabelSelectorOpNotIn, Values: []string{one("a", "b")}}}}
 			}
 			return &metav1.LabelSelector{MatchLabels: map[string]string{"app": one("a", "b", "c")}}
 		}
@@ -240,7 +247,8 @@ func FuzzPlacementsFollowTheRules(f *testing.F) {
 			return nil
 		}
 		term := func() (tm corev1.PodAffinityTerm) {
-			tm = corev1.PodAffinityTerm{LabelSelector: sel(), TopologyKey: one(corev1.LabelHostname, corev1.LabelTopologyZone, "rack"), MatchLabelKeys: keys(), MismatchLabelKeys: keys()}
+			tm = corev1.PodAffinityTerm{LabelSelector: sel(), TopologyKey: one(corev1.LabelHostname, corev1.LabelTopologyZone,
+				"rack"), MatchLabelKeys: keys(), MismatchLabelKeys: keys()}
 			switch r.IntN(5) {
 			case 0:
 				tm.Namespaces = []string{one(spaces...)}
@@ -299,7 +307,8 @@ func FuzzPlacementsFollowTheRules(f *testing.F) {
 						a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution = append(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, term())
 					})(p)
 				default:
-					c := corev1.TopologySpreadConstraint{MaxSkew: int32(1 + r.IntN(2)), TopologyKey: one(corev1.LabelHostname, corev1.LabelTopologyZone, "rack"),
+					c := corev1.TopologySpreadConstraint{MaxSkew: int32(1 + r.IntN(2)), TopologyKey: one(corev1.LabelHostname,
+						corev1.LabelTopologyZone, "rack"),
 						WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: sel(), MatchLabelKeys: keys()}
 					if r.IntN(3) == 0 {
 						c.MinDomains = new(int32(1 + r.IntN(4)))
@@ -350,7 +359,8 @@ func FuzzPlacementsFollowTheRules(f *testing.F) {
 					p.Labels["app"] = one("a", "b", "c")
 					fl.put(p)
 				case r.IntN(20) == 0:
-					fl.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: space, Labels: map[string]string{"team": one("0", "1")}}})
+					fl.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: space,
+						Labels: map[string]string{"team": one("0", "1")}}})
 				}
 			}
 			first, at := len(fl.changes), fl.s
@@ -362,7 +372,8 @@ func FuzzPlacementsFollowTheRules(f *testing.F) {
 				}
 				if was := at.Pod(p.Namespace, p.Name); was != nil && was.Spec.NodeName == "" && p.Spec.NodeName != "" {
 					if why := mayBeOn(at, was, at.Node(p.Spec.NodeName)); why != "" {
-						t.Fatalf("seed %d step %d: %s/%s is placed on %s against the rule %s", seed, step, p.Namespace, p.Name, p.Spec.NodeName, why)
+						t.Fatalf("seed %d step %d: %s/%s is placed on %s against the rule %s", seed, step, p.Namespace, p.Name,
+							p.Spec.NodeName, why)
 					}
 				}
 				at, _ = state.Apply(at, []state.Change{c})
@@ -374,7 +385,8 @@ func FuzzPlacementsFollowTheRules(f *testing.F) {
 				}
 				for n := range fl.s.Nodes() {
 					if mayBeOn(fl.s, p, n) == "" {
-						t.Fatalf("seed %d step %d: %s/%s waits, but fits %s: %v", seed, step, p.Namespace, p.Name, n.Name, state.PodCondition(p, corev1.PodScheduled))
+						t.Fatalf("seed %d step %d: %s/%s waits, but fits %s: %v", seed, step, p.Namespace, p.Name, n.Name,
+							state.PodCondition(p, corev1.PodScheduled))
 					}
 				}
 			}

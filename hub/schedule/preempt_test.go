@@ -25,7 +25,8 @@ func TestQueueOrder(t *testing.T) {
 func TestPreemption(t *testing.T) {
 	placedAt := func(after time.Duration) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			state.SetPodCondition(p, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, start.Add(after))
+			state.SetPodCondition(p, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+				start.Add(after))
 		}
 	}
 	for _, c := range []struct {
@@ -45,10 +46,13 @@ func TestPreemption(t *testing.T) {
 			pod("p", asks("4", ""), priority(10)), []string{"l1"}, "a"},
 		{"no pod is preempted in vain", []*corev1.Pod{pod("l1", asks("4", ""), onNode("a")), pod("l2", asks("4", ""), onNode("b"))}, pod("p", asks("5", ""), priority(10)), nil, ""},
 		{"a pod that never preempts waits", []*corev1.Pod{pod("l1", asks("3", ""), onNode("a"))},
-			pod("p", asks("4", ""), priority(10), toNode("a"), func(p *corev1.Pod) { p.Spec.PreemptionPolicy = new(corev1.PreemptNever) }), nil, ""},
+			pod("p", asks("4", ""), priority(10), toNode("a"),
+				func(p *corev1.Pod) { p.Spec.PreemptionPolicy = new(corev1.PreemptNever) }), nil, ""},
 		{"the pod that was placed last is preempted, whatever its device's clock", []*corev1.Pod{
-			pod("l1", asks("2", ""), onNode("a"), placedAt(time.Hour), func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: time.Unix(0, 0)} }),
-			pod("l2", asks("2", ""), onNode("a"), placedAt(time.Minute), func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: start} })},
+			pod("l1", asks("2", ""), onNode("a"), placedAt(time.Hour),
+				func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: time.Unix(0, 0)} }),
+			pod("l2", asks("2", ""), onNode("a"), placedAt(time.Minute),
+				func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: start} })},
 			pod("p", asks("2", ""), priority(10), toNode("a")), []string{"l1"}, "a"},
 		{"the pod with the anti-affinity is preempted", []*corev1.Pod{pod("l1", onNode("a"), awayFrom("vip", corev1.LabelHostname)), pod("l2", onNode("a"))}, pod("p", app("vip"), priority(10), toNode("a")), []string{"l1"}, "a"},
 	} {
@@ -101,18 +105,21 @@ func TestPreemption(t *testing.T) {
 // stays.
 func TestPreemptionFollowsThePodsVolume(t *testing.T) {
 	uses := func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "v",
+			VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 	}
 	claim := func(volume string, mode corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
 		class := state.LocalClass
 		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data", UID: "claim"},
-			Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class, VolumeName: volume, AccessModes: []corev1.PersistentVolumeAccessMode{mode}}}
+			Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class, VolumeName: volume,
+				AccessModes: []corev1.PersistentVolumeAccessMode{mode}}}
 	}
 	once, alone := corev1.ReadWriteOnce, corev1.ReadWriteOncePod
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "on-b"}, Spec: corev1.PersistentVolumeSpec{
 		ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "data", UID: "claim"},
 		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}}}}}}}
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+				Values: []string{"b"}}}}}}}}}
 	for _, c := range []struct {
 		name    string
 		claim   *corev1.PersistentVolumeClaim
@@ -156,7 +163,8 @@ func TestPreemptionFollowsThePodsVolume(t *testing.T) {
 
 // A budget counts before importance. Each eviction uses it up.
 func TestPreemptionRespectsBudgets(t *testing.T) {
-	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "default"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "budgeted"}}}}
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "default"},
+		Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "budgeted"}}}}
 	for _, c := range []struct {
 		name    string
 		allowed int32
@@ -184,7 +192,8 @@ func TestPreemptionRespectsBudgets(t *testing.T) {
 				f.put(p)
 			}
 			f.put(c.pod).settle()
-			if got := f.s.Pod("default", "p").Status.NominatedNodeName; got != c.room || f.s.Pod("default", c.victim).DeletionTimestamp == nil {
+			if got := f.s.Pod("default", "p").Status.NominatedNodeName; got != c.room ||
+				f.s.Pod("default", c.victim).DeletionTimestamp == nil {
 				t.Errorf("nominated to %q, want %q with %s preempted", got, c.room, c.victim)
 			}
 		})
@@ -194,12 +203,14 @@ func TestPreemptionRespectsBudgets(t *testing.T) {
 // A node without the key of one hard constraint belongs to no domain of the other constraint.
 func TestANodeWithoutEveryKeyIsInNoDomain(t *testing.T) {
 	spread := func(key string) corev1.TopologySpreadConstraint {
-		return corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}
+		return corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.DoNotSchedule,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}
 	}
 	f := newFleet(t).put(node("a", "oslo", func(n *corev1.Node) { n.Labels["rack"] = "1" }), node("b", "bergen"))
 	for _, name := range names("p", 3) {
 		f.put(pod(name, func(p *corev1.Pod) {
-			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{spread(corev1.LabelTopologyZone), spread("rack")}
+			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{spread(corev1.LabelTopologyZone),
+				spread("rack")}
 		})).settle()
 	}
 	f.quiet()
@@ -220,18 +231,21 @@ func TestNoNominationOutlivesItsNode(t *testing.T) {
 		{"the node is cordoned", func(n *corev1.Node) { n.Spec.Unschedulable = true }, "b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFleet(t).put(node("a", "x"), node("b", "x"), pod("low-a", asks("4", ""), onNode("a")), pod("mid-b", asks("4", ""), onNode("b"), priority(5)))
+			f := newFleet(t).put(node("a", "x"), node("b", "x"), pod("low-a", asks("4", ""), onNode("a")),
+				pod("mid-b", asks("4", ""), onNode("b"), priority(5)))
 			f.put(pod("p", asks("4", ""), priority(10))).settle().quiet()
 			if got := f.s.Pod("default", "p").Status.NominatedNodeName; got != "a" {
 				t.Fatalf("nominated to %q", got)
 			}
 			f.editNode("a", c.change).rest().quiet()
-			if got, leaves := f.s.Pod("default", "p").Status.NominatedNodeName, f.s.Pod("default", "mid-b").DeletionTimestamp != nil; got != c.room || leaves != (c.room == "b") {
+			if got, leaves := f.s.Pod("default", "p").Status.NominatedNodeName,
+				f.s.Pod("default", "mid-b").DeletionTimestamp != nil; got != c.room || leaves != (c.room == "b") {
 				t.Errorf("nominated to %q, want %q; mid-b is preempted: %v: %s", got, c.room, leaves, f.why("p"))
 			}
 		})
 	}
-	f := newFleet(t).put(node("a", "x"), pod("low-a", asks("4", ""), onNode("a")), pod("p", asks("4", ""), priority(10))).settle()
+	f := newFleet(t).put(node("a", "x"), pod("low-a", asks("4", ""), onNode("a")), pod("p", asks("4", ""),
+		priority(10))).settle()
 	if f.removeNode("a").rest().quiet(); f.s.Pod("default", "p").Status.NominatedNodeName != "" {
 		t.Error("the pod is nominated to a deleted node")
 	}
@@ -249,11 +263,13 @@ func TestANominationEndsWithoutEnoughSpace(t *testing.T) {
 		{"another pod takes the space, and a third leaves for another reason", []*corev1.Pod{pod("vip", asks("4", ""), onNode("a"), priority(20)), pod("slow", onNode("a"), leaving)}, "b"},
 		{"a pod that leaves for another reason leaves too little space", []*corev1.Pod{pod("vip", asks("3", ""), onNode("a"), priority(20)), pod("slow", asks("1", ""), onNode("a"), leaving)}, "b"},
 		{"a victim of another pod leaves too little space", []*corev1.Pod{pod("vip", asks("3", ""), onNode("a"), priority(20)), pod("slow", asks("1", ""), onNode("a"), leaving, func(p *corev1.Pod) {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler"}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+				Reason: "PreemptionByScheduler"}}
 		})}, "b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFleet(t).put(node("a", "x"), node("b", "x"), pod("low-a", asks("4", ""), onNode("a")), pod("mid-b", asks("4", ""), onNode("b"), priority(5)))
+			f := newFleet(t).put(node("a", "x"), node("b", "x"), pod("low-a", asks("4", ""), onNode("a")),
+				pod("mid-b", asks("4", ""), onNode("b"), priority(5)))
 			f.put(pod("p", asks("4", ""), priority(10))).settle().quiet()
 			if got := f.s.Pod("default", "p").Status.NominatedNodeName; got != "a" {
 				t.Fatalf("nominated to %q", got)
@@ -274,7 +290,8 @@ func TestANominationEndsWithoutEnoughSpace(t *testing.T) {
 // vain, or a pod that the nominated pod forbids would take its place.
 func TestANominatedPodCountsAsPlaced(t *testing.T) {
 	spread := func(p *corev1.Pod) {
-		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "vip"}}}}
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelHostname,
+			WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "vip"}}}}
 	}
 	for _, c := range []struct {
 		name  string
@@ -288,7 +305,8 @@ func TestANominatedPodCountsAsPlaced(t *testing.T) {
 			for _, name := range []string{"a-1", "a-2", "b-1", "b-2"} {
 				f.put(pod(name, asks("2", ""), onNode(name[:1])))
 			}
-			f.put(pod("p-1", asks("1", ""), app("vip"), priority(10), c.apart), pod("p-2", asks("1", ""), app("vip"), priority(10), c.apart)).settle().quiet()
+			f.put(pod("p-1", asks("1", ""), app("vip"), priority(10), c.apart), pod("p-2", asks("1", ""), app("vip"),
+				priority(10), c.apart)).settle().quiet()
 			one, two := f.s.Pod("default", "p-1").Status.NominatedNodeName, f.s.Pod("default", "p-2").Status.NominatedNodeName
 			if one == "" || two == "" || one == two {
 				t.Errorf("both pods are nominated, to %q and %q", one, two)
@@ -302,7 +320,8 @@ func TestANominatedPodCountsAsPlaced(t *testing.T) {
 				f.settle()
 			}
 			if f.quiet(); f.on("p-1") == "" || f.on("p-2") == "" || f.s.Len(state.Pods) != 4 {
-				t.Errorf("the pods are on %q and %q, and %d of 4 others are preempted", f.on("p-1"), f.on("p-2"), 6-f.s.Len(state.Pods))
+				t.Errorf("the pods are on %q and %q, and %d of 4 others are preempted", f.on("p-1"), f.on("p-2"),
+					6-f.s.Len(state.Pods))
 			}
 		})
 	}
@@ -314,7 +333,8 @@ func TestANominatedPodCountsAsPlaced(t *testing.T) {
 		if f.on("vip") != "a" || f.on("noisy") != "" || f.on("thief") != "" {
 			t.Errorf("vip is on %q, noisy on %q, thief on %q", f.on("vip"), f.on("noisy"), f.on("thief"))
 		}
-		f = newFleet(t).put(node("a", "x"), node("b", "x", taint("k", "", corev1.TaintEffectNoSchedule)), pod("low", asks("3", ""), onNode("a")))
+		f = newFleet(t).put(node("a", "x"), node("b", "x", taint("k", "", corev1.TaintEffectNoSchedule)),
+			pod("low", asks("3", ""), onNode("a")))
 		f.put(pod("vip", asks("2", ""), app("vip"), priority(10), awayFrom("noisy", corev1.LabelHostname))).settle()
 		if got := f.s.Pod("default", "vip").Status.NominatedNodeName; got != "a" {
 			t.Fatalf("vip is nominated to %q", got)
@@ -323,7 +343,8 @@ func TestANominatedPodCountsAsPlaced(t *testing.T) {
 		if f.on("noisy") != "" {
 			t.Errorf("noisy is on %q, which is reserved for a pod that forbids noisy", f.on("noisy"))
 		}
-		if e := Why(f.s, f.s.Pod("default", "noisy"), f.now); len(e.Obstacles) == 0 || !slices.ContainsFunc(e.Obstacles, func(o Obstacle) bool { return o.Reason == Repelled }) {
+		if e := Why(f.s, f.s.Pod("default", "noisy"), f.now); len(e.Obstacles) == 0 || !slices.ContainsFunc(e.Obstacles,
+			func(o Obstacle) bool { return o.Reason == Repelled }) {
 			t.Errorf("the explanation is %+v", e.Obstacles)
 		}
 	})

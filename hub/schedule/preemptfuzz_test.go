@@ -42,18 +42,23 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 			n.Status.Allocatable[corev1.ResourcePods] = list(fmt.Sprint(2+r.IntN(4)), "")[corev1.ResourceCPU]
 			fl.put(n)
 			v := fmt.Sprint("v", i)
-			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: v, UID: typesUID("claim", i)},
-				Spec: corev1.PersistentVolumeClaimSpec{VolumeName: v, AccessModes: []corev1.PersistentVolumeAccessMode{[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteOncePod}[r.IntN(2)]}}}
+			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: v,
+				UID: typesUID("claim", i)},
+				Spec: corev1.PersistentVolumeClaimSpec{VolumeName: v,
+					AccessModes: []corev1.PersistentVolumeAccessMode{[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce,
+						corev1.ReadWriteOncePod}[r.IntN(2)]}}}
 			fl.put(claim, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: v}, Spec: corev1.PersistentVolumeSpec{
 				ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: v, UID: claim.UID},
 				NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{n.Name}}}}}}}}})
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+						Values: []string{n.Name}}}}}}}}})
 		}
 		newPod := func(name string, prio int32) *corev1.Pod {
 			p := pod(name, asks(one("500m", "1", "1500m", "2"), ""), priority(prio), app(one("a", "b", "c")))
 			switch r.IntN(10) {
 			case 8, 9:
-				p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprint("v", r.IntN(3))}}}}
+				p.Spec.Volumes = []corev1.Volume{{Name: "v",
+					VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprint("v", r.IntN(3))}}}}
 			case 0:
 				hostPort("", "TCP", int32(80+r.IntN(2)))(p)
 			case 1:
@@ -61,7 +66,8 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 			case 2:
 				nearTo(one("a", "b", "c"), one(corev1.LabelHostname, corev1.LabelTopologyZone))(p)
 			case 3:
-				p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: one(corev1.LabelHostname, corev1.LabelTopologyZone), WhenUnsatisfiable: corev1.DoNotSchedule,
+				p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1,
+					TopologyKey: one(corev1.LabelHostname, corev1.LabelTopologyZone), WhenUnsatisfiable: corev1.DoNotSchedule,
 					LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": one("a", "b", "c")}}}}
 			}
 			return p
@@ -137,7 +143,8 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 			return
 		case best == 99:
 			if len(victims) > 0 || is.Spec.NodeName != "" || is.Status.NominatedNodeName != "" {
-				t.Fatalf("seed %d: preemption does not help, but %d pods are victims; the pod is on %q", seed, len(victims), is.Spec.NodeName)
+				t.Fatalf("seed %d: preemption does not help, but %d pods are victims; the pod is on %q", seed, len(victims),
+					is.Spec.NodeName)
 			}
 			return
 		case len(victims) == 0:
@@ -167,7 +174,8 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 			return // the terminating pods do not count
 		}
 		if is.Status.NominatedNodeName != where || most != best || !fits(without(with, victims...), with.Node(where)) {
-			t.Fatalf("seed %d: nominated %q, victims on %s, at most %d, best %d", seed, is.Status.NominatedNodeName, where, most, best)
+			t.Fatalf("seed %d: nominated %q, victims on %s, at most %d, best %d", seed, is.Status.NominatedNodeName, where,
+				most, best)
 		}
 		evicted := len(fl.changes)
 		for _, v := range victims {

@@ -27,10 +27,11 @@ func TestReservedSpaceIsReleased(t *testing.T) {
 		pod("slow", asks("2", ""), onNode("a"), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: f.now} }),
 		pod("low-b", asks("4", ""), onNode("b")), pod("low-c", asks("4", ""), onNode("c")),
 		pod("one", asks("1", ""), priority(10), at(-3)),
-		pod("promised", asks("3", ""), priority(10), at(-2), tolerate(corev1.Toleration{Operator: corev1.TolerationOpExists}), func(p *corev1.Pod) {
-			p.Status.NominatedNodeName = "a"
-			p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "x"}
-		}),
+		pod("promised", asks("3", ""), priority(10), at(-2),
+			tolerate(corev1.Toleration{Operator: corev1.TolerationOpExists}), func(p *corev1.Pod) {
+				p.Status.NominatedNodeName = "a"
+				p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "x"}
+			}),
 		pod("two", asks("1", ""), priority(10), at(-1)),
 	)
 	f.settle()

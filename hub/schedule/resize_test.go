@@ -10,7 +10,8 @@ import (
 func TestSpaceOfAShrunkPodIsUsed(t *testing.T) {
 	says := func(p *corev1.Pod, cpu string) {
 		p.Status.Phase = corev1.PodRunning
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", AllocatedResources: list(cpu, ""), Resources: &corev1.ResourceRequirements{Requests: list(cpu, "")}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", AllocatedResources: list(cpu, ""),
+			Resources: &corev1.ResourceRequirements{Requests: list(cpu, "")}}}
 	}
 	for _, n := range []int{1, 300} { // a small fleet and a large one
 		f := newFleet(t).put(node("pi", "oslo"))

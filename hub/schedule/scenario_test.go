@@ -20,7 +20,8 @@ func TestScenarioFilters(t *testing.T) {
 	dedicated := taint("dedicated", "user1", no)
 	init := func(cpu string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "init", Resources: corev1.ResourceRequirements{Requests: list(cpu, "")}})
+			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "init",
+				Resources: corev1.ResourceRequirements{Requests: list(cpu, "")}})
 		}
 	}
 	for _, c := range []struct {

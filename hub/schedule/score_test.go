@@ -109,10 +109,12 @@ func TestBestNode(t *testing.T) {
 
 func TestSoftSpread(t *testing.T) {
 	soft := func(p *corev1.Pod) {
-		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone,
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1,
+			TopologyKey:       corev1.LabelTopologyZone,
 			WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}}
 	}
-	f := newFleet(t).put(node("a1", "a"), node("a2", "a"), node("b1", "b"), pod("o", asks("3", "3Gi"), onNode("b1"), app("other")))
+	f := newFleet(t).put(node("a1", "a"), node("a2", "a"), node("b1", "b"), pod("o", asks("3", "3Gi"), onNode("b1"),
+		app("other")))
 	for _, n := range names("p", 2) {
 		f.put(pod(n, soft))
 	}
@@ -130,7 +132,8 @@ func TestSoftSpreadCountsOnlyEligibleNodes(t *testing.T) {
 			WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kiosk"}}}}
 	}
 	rack := func(n *corev1.Node, name string) *corev1.Node { n.Labels["rack"] = name; return n }
-	f := newFleet(t).put(rack(node("r1", "a"), "1"), rack(node("r2", "a"), "2"), node("none", "a"), pod("there", onNode("r1")), pod("too", onNode("r2")))
+	f := newFleet(t).put(rack(node("r1", "a"), "1"), rack(node("r2", "a"), "2"), node("none", "a"),
+		pod("there", onNode("r1")), pod("too", onNode("r2")))
 	if f.put(pod("p", soft)).settle().quiet(); f.on("p") == "none" {
 		t.Error("the pod is on the node without a rack")
 	}

@@ -66,7 +66,8 @@ func expression(terms ...[]corev1.NodeSelectorRequirement) func(*corev1.Pod) {
 }
 
 func daemon(p *corev1.Pod) {
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "d", Controller: new(true)}}
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "d",
+		Controller: new(true)}}
 }
 
 func TestWhyNamesTheObjections(t *testing.T) {
@@ -134,7 +135,8 @@ func TestWhyCountsTheNodesOfEachObjection(t *testing.T) {
 	for _, n := range names("hdd", 30) {
 		f.put(node(n, "oslo", labelled("disk", "hdd")))
 	}
-	f.put(node("nvme", "oslo", labelled("disk", "nvme"), memory("6Gi")), pod("a", selects(map[string]string{"disk": "ssd"}), asks("", "64Gi")))
+	f.put(node("nvme", "oslo", labelled("disk", "nvme"), memory("6Gi")),
+		pod("a", selects(map[string]string{"disk": "ssd"}), asks("", "64Gi")))
 	e := Why(f.s, f.s.Pod("default", "a"), f.now)
 	if len(e.Obstacles) != 2 || len(e.Candidates) != MaxCandidates || e.Candidates[0].Node.Name != "nvme" {
 		t.Fatalf("%d obstacles, %d candidates", len(e.Obstacles), len(e.Candidates))
@@ -156,7 +158,8 @@ func TestWhyCountsTheNodesOfEachObjection(t *testing.T) {
 		t.Errorf("in a fleet without nodes: %+v", none)
 	}
 	claim := pod("b", func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "v",
+			VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
 	})
 	if e := Why(f.put(claim).s, claim, f.now); e.Wrong != `persistentvolumeclaim "c" not found` || len(e.Candidates) > 0 {
 		t.Errorf("without the claim: %+v", e)
@@ -185,7 +188,8 @@ func FuzzWhy(f *testing.F) {
 					cordoned(n)
 				}
 				if odd(4) {
-					taint([]string{"camera", corev1.TaintNodeNotReady, corev1.TaintNodeDiskPressure, "spare"}[r.IntN(4)], values[r.IntN(2)], []corev1.TaintEffect{"NoSchedule", "NoExecute", "PreferNoSchedule"}[r.IntN(3)])(n)
+					taint([]string{"camera", corev1.TaintNodeNotReady, corev1.TaintNodeDiskPressure, "spare"}[r.IntN(4)],
+						values[r.IntN(2)], []corev1.TaintEffect{"NoSchedule", "NoExecute", "PreferNoSchedule"}[r.IntN(3)])(n)
 				}
 				if odd(6) {
 					delete(n.Labels, corev1.LabelTopologyZone)
@@ -208,10 +212,12 @@ func FuzzWhy(f *testing.F) {
 			}
 		}
 		if odd(3) {
-			fl.put(pod("nominated", asks("1", "1Gi"), hostPort("", "TCP", 80), priority(9), func(p *corev1.Pod) { p.Status.NominatedNodeName = "n-1" }))
+			fl.put(pod("nominated", asks("1", "1Gi"), hostPort("", "TCP", 80), priority(9),
+				func(p *corev1.Pod) { p.Status.NominatedNodeName = "n-1" }))
 		}
 		p := randomPod(r, "new", 0, names("n", 6))
-		p.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse([]string{"0", "1Gi", "4Gi", "9Gi"}[r.IntN(4)])
+		p.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse([]string{"0", "1Gi", "4Gi",
+			"9Gi"}[r.IntN(4)])
 		if odd(4) {
 			p.Spec.Containers[0].Resources.Requests["example.com/tpu"] = resource.MustParse("1")
 		}
@@ -259,8 +265,10 @@ func FuzzWhy(f *testing.F) {
 			for _, o := range c.Against {
 				for _, w := range o.Ways {
 					s, changed := done(fl.s, c.Node, p, w)
-					for _, left := range newPass(s, fl.now).try(changed).objections(labelRequirementsOf(changed), s.Node(c.Node.Name), nil) {
-						if same := left.Reason == o.Reason && left.Key == o.Key && left.Resource == o.Resource && left.Port == o.Port && left.Taint == o.Taint && reflect.DeepEqual(left.Label, o.Label); same {
+					for _, left := range newPass(s, fl.now).try(changed).objections(labelRequirementsOf(changed), s.Node(c.Node.Name),
+						nil) {
+						if same := left.Reason == o.Reason && left.Key == o.Key && left.Resource == o.Resource && left.Port == o.Port &&
+							left.Taint == o.Taint && reflect.DeepEqual(left.Label, o.Label); same {
 							t.Fatalf("seed %d: after %s on %s the objection %s remains", seed, w.Kind, c.Node.Name, brief(o))
 						}
 					}
@@ -278,7 +286,8 @@ func done(s state.Snapshot, n *corev1.Node, p *corev1.Pod, w Way) (state.Snapsho
 	switch w.Kind {
 	case Uncordon:
 		n.Spec.Unschedulable = false
-		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnschedulable })
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints,
+			func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnschedulable })
 	case SetLabel:
 		n.Labels[w.Label.Key] = append(w.Label.Values, "")[0]
 	case RemoveLabel:
@@ -290,13 +299,16 @@ func done(s state.Snapshot, n *corev1.Node, p *corev1.Pod, w Way) (state.Snapsho
 			changes = append(changes, state.Remove(gone, ""))
 		}
 	case Tolerate:
-		spec.Tolerations = append(spec.Tolerations, corev1.Toleration{Key: w.Taint.Key, Operator: "Equal", Value: w.Taint.Value, Effect: w.Taint.Effect})
+		spec.Tolerations = append(spec.Tolerations, corev1.Toleration{Key: w.Taint.Key, Operator: "Equal",
+			Value: w.Taint.Value, Effect: w.Taint.Effect})
 	case LowerRequest:
 		spec.Containers[0].Resources.Requests[w.Resource] = w.Amount
 	case DropHostPort:
-		spec.Containers[0].Ports = slices.DeleteFunc(spec.Containers[0].Ports, func(c corev1.ContainerPort) bool { return c.HostPort == w.Port.Port })
+		spec.Containers[0].Ports = slices.DeleteFunc(spec.Containers[0].Ports,
+			func(c corev1.ContainerPort) bool { return c.HostPort == w.Port.Port })
 	case Soften:
-		spec.TopologySpreadConstraints = slices.DeleteFunc(spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool { return c.TopologyKey == w.Key })
+		spec.TopologySpreadConstraints = slices.DeleteFunc(spec.TopologySpreadConstraints,
+			func(c corev1.TopologySpreadConstraint) bool { return c.TopologyKey == w.Key })
 		if a := spec.Affinity; a != nil {
 			other := func(t corev1.PodAffinityTerm) bool { return t.TopologyKey == w.Key }
 			if a.PodAffinity != nil {
@@ -307,14 +319,16 @@ func done(s state.Snapshot, n *corev1.Node, p *corev1.Pod, w Way) (state.Snapsho
 			}
 		}
 	case DropSelector:
-		if v, ok := spec.NodeSelector[w.Label.Key]; ok && reflect.DeepEqual(w.Label, corev1.NodeSelectorRequirement{Key: w.Label.Key, Operator: "In", Values: []string{v}}) {
+		if v, ok := spec.NodeSelector[w.Label.Key]; ok && reflect.DeepEqual(w.Label,
+			corev1.NodeSelectorRequirement{Key: w.Label.Key, Operator: "In", Values: []string{v}}) {
 			delete(spec.NodeSelector, w.Label.Key)
 		}
 		if a := spec.Affinity; a != nil && a.NodeAffinity != nil {
 			terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 			for i := range terms {
 				had := len(terms[i].MatchExpressions)
-				terms[i].MatchExpressions = slices.DeleteFunc(terms[i].MatchExpressions, func(r corev1.NodeSelectorRequirement) bool { return reflect.DeepEqual(r, w.Label) })
+				terms[i].MatchExpressions = slices.DeleteFunc(terms[i].MatchExpressions,
+					func(r corev1.NodeSelectorRequirement) bool { return reflect.DeepEqual(r, w.Label) })
 				if had > 0 && len(terms[i].MatchExpressions) == 0 { // the term has lost its last requirement
 					spec.Affinity = nil
 					break
@@ -335,7 +349,8 @@ func BenchmarkWhy(b *testing.B) {
 		"memory":   pod("new", asks("", "64Gi")),
 		"both":     pod("new", selects(map[string]string{"gpu": "true"}), asks("9", "64Gi")),
 		"spread": pod("new", selects(map[string]string{"gpu": "true"}), app("new"), func(p *corev1.Pod) {
-			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone,
+			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1,
+				TopologyKey:       corev1.LabelTopologyZone,
 				WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "new"}}}}
 		}),
 	} {

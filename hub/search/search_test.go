@@ -126,7 +126,8 @@ func TestLast(t *testing.T) {
 // FuzzParse checks that any query is limited in size, that its text parses to an equal query, that
 // only a minus negates a term, and that errors are reported.
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"", `pi -site:oslo "a b"`, `label=room=kit*en`, "ip:10.0.0.0/8", `"`, "-", `x"y z"w:`, "site:\u0130", "a:\xff", `-"-x"`, `""`, `"" -""`, "-:x", ":", `label="a b"`} {
+	for _, s := range []string{"", `pi -site:oslo "a b"`, `label=room=kit*en`, "ip:10.0.0.0/8", `"`, "-", `x"y z"w:`,
+		"site:\u0130", "a:\xff", `-"-x"`, `""`, `"" -""`, "-:x", ":", `label="a b"`} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

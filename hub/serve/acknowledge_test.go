@@ -23,7 +23,8 @@ func TestMessagesThatCannotBeStored(t *testing.T) {
 		node.ErrStale:          nil,
 		other:                  other,
 	} {
-		if got := d.acknowledge("pi-1", fmt.Errorf("store 1 change: %w", err)); !errors.Is(got, want) || want == nil && got != nil {
+		if got := d.acknowledge("pi-1", fmt.Errorf("store 1 change: %w", err)); !errors.Is(got, want) || want == nil &&
+			got != nil {
 			t.Errorf("acknowledge(%v) = %v, want %v", err, got, want)
 		}
 	}

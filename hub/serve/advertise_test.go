@@ -36,7 +36,8 @@ func TestWhereAHubIsReached(t *testing.T) {
 // A gateway may start before the router that gives it an address, and may get a different address
 // later.
 func TestTheStoredURLFollowsTheHubsAddress(t *testing.T) {
-	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)})
+	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test",
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,10 +81,12 @@ func TestOnlyAdministratorsExportTheAuditAndThatIsAudited(t *testing.T) {
 	audited(t, hub.Store, &last)
 
 	w := &after{ResponseRecorder: httptest.NewRecorder()}
-	if aborted := get("admin", own, exportPath, w); aborted || w.Code != 200 || w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("Content-Type") != "application/x-ndjson" {
+	if aborted := get("admin", own, exportPath, w); aborted || w.Code != 200 ||
+		w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("Content-Type") != "application/x-ndjson" {
 		t.Errorf("%d %v, aborted %t", w.Code, w.Header(), aborted)
 	}
-	if r, err := store.VerifyAuditExport(bytes.NewReader(w.Body.Bytes())); err != nil || r.Breaks != 0 || r.Records != 3 || r.To.Name != "export" {
+	if r, err := store.VerifyAuditExport(bytes.NewReader(w.Body.Bytes())); err != nil || r.Breaks != 0 ||
+		r.Records != 3 || r.To.Name != "export" {
 		t.Errorf("%v %+v", err, r)
 	}
 	if got := audited(t, hub.Store, &last); len(got) != 1 || got[0] != "get audit export by admin-1: 200 " {
@@ -93,10 +95,12 @@ func TestOnlyAdministratorsExportTheAuditAndThatIsAudited(t *testing.T) {
 	for who, want := range map[string]struct {
 		code int
 		kept string
-	}{"viewer": {403, "list audit  by viewer-1: 403"}, "operator": {403, "list audit  by operator-1: 403"}, "stranger": {401, "list audit  by : 401"}} {
+	}{"viewer": {403, "list audit  by viewer-1: 403"}, "operator": {403, "list audit  by operator-1: 403"},
+		"stranger": {401, "list audit  by : 401"}} {
 		w := httptest.NewRecorder()
 		get(who, own, exportPath, w)
-		if got := audited(t, hub.Store, &last); w.Code != want.code || strings.Contains(w.Body.String(), `"hash"`) || len(got) != 1 || !strings.HasPrefix(got[0], want.kept) {
+		if got := audited(t, hub.Store, &last); w.Code != want.code || strings.Contains(w.Body.String(), `"hash"`) ||
+			len(got) != 1 || !strings.HasPrefix(got[0], want.kept) {
 			t.Errorf("%s: %d, the records are %q", who, w.Code, got)
 		}
 	}
@@ -110,7 +114,8 @@ func TestOnlyAdministratorsExportTheAuditAndThatIsAudited(t *testing.T) {
 	if get("admin", own, exportPath+"?since=2100-01-01", w); w.Code != 200 || w.Body.Len() != 0 {
 		t.Errorf("since a future time: %d %s", w.Code, w.Body)
 	}
-	if w := httptest.NewRecorder(); get("admin", "evil.example", exportPath, w) || w.Code != http.StatusMisdirectedRequest {
+	if w := httptest.NewRecorder(); get("admin", "evil.example", exportPath, w) ||
+		w.Code != http.StatusMisdirectedRequest {
 		t.Errorf("impersonation: %d", w.Code)
 	}
 
@@ -151,7 +156,8 @@ func TestOrdersOfCommandsAreAudited(t *testing.T) {
 	} {
 		_, err := o.handle(t.Context(), "root", tt.order)
 		got := audited(t, hub.Store, &last)
-		if (err != nil) != tt.fails || (tt.want == "") != (len(got) == 0) || len(got) > 1 || len(got) == 1 && !strings.HasPrefix(got[0], tt.want) {
+		if (err != nil) != tt.fails || (tt.want == "") != (len(got) == 0) || len(got) > 1 || len(got) == 1 &&
+			!strings.HasPrefix(got[0], tt.want) {
 			t.Errorf("%s: %v, the records are %q", tt.order, err, got)
 		}
 	}
@@ -204,7 +210,8 @@ func TestALinkBelongsToOneKeyAndOneMachine(t *testing.T) {
 		dismissal = f
 	}
 	var notice struct{ Dismissed *wire.Dismissed }
-	if dismissal != nil && (json.Unmarshal(dismissal.Payload, &notice) != nil || notice.Dismissed == nil || notice.Dismissed.By != "join token other") {
+	if dismissal != nil && (json.Unmarshal(dismissal.Payload, &notice) != nil || notice.Dismissed == nil ||
+		notice.Dismissed.By != "join token other") {
 		t.Errorf("the dismissal is %s", dismissal.Payload)
 	}
 	for name, p := range map[string]broker.Peer{
@@ -219,7 +226,8 @@ func TestALinkBelongsToOneKeyAndOneMachine(t *testing.T) {
 	if err := e.Enrol(ctx, en); err == nil || hub.Loop.Snapshot().Record("pi-1").Key != "k2" {
 		t.Errorf("the former key is enrolled again: %v", err)
 	}
-	if err := d.Status(ctx, peer, report("c", rec.MachineID)); err != nil || hub.Loop.Snapshot().Record("pi-1").Boot != "" {
+	if err := d.Status(ctx, peer, report("c", rec.MachineID)); err != nil ||
+		hub.Loop.Snapshot().Record("pi-1").Boot != "" {
 		t.Errorf("a message of the former device must be ignored and acknowledged: %v", err)
 	}
 

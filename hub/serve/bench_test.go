@@ -98,31 +98,43 @@ func benchSite(i int) string { return fmt.Sprintf("site-%04d", i/50) }
 func benchMachine(i int) string { return fmt.Sprintf("%x", md5.Sum([]byte(benchName(i)))) }
 
 func benchStatus(i int) wire.Status {
-	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("3884Mi"), corev1.ResourcePods: resource.MustParse("110")}
-	st := wire.Status{Boot: "b", Seq: 1, MachineID: benchMachine(i), AgentVersion: "1.0.0", Hardware: []byte(`{"board":{"model":"Raspberry Pi 4 Model B Rev 1.5"}}`)}
-	st.Registration.Labels = map[string]string{"flotilla.dev/board": "raspberrypi4", corev1.LabelTopologyZone: benchSite(i)}
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"),
+		corev1.ResourceMemory: resource.MustParse("3884Mi"), corev1.ResourcePods: resource.MustParse("110")}
+	st := wire.Status{Boot: "b", Seq: 1, MachineID: benchMachine(i), AgentVersion: "1.0.0",
+		Hardware: []byte(`{"board":{"model":"Raspberry Pi 4 Model B Rev 1.5"}}`)}
+	st.Registration.Labels = map[string]string{"flotilla.dev/board": "raspberrypi4",
+		corev1.LabelTopologyZone: benchSite(i)}
 	st.Status = corev1.NodeStatus{Capacity: list, Allocatable: list, NodeInfo: corev1.NodeSystemInfo{
-		MachineID: st.MachineID, BootID: "b", KernelVersion: "6.12.34", OSImage: "Debian GNU/Linux 12 (bookworm)", OperatingSystem: "linux", Architecture: "arm64", ContainerRuntimeVersion: "docker://28.0.1", KubeletVersion: "1.0.0",
+		MachineID: st.MachineID, BootID: "b", KernelVersion: "6.12.34", OSImage: "Debian GNU/Linux 12 (bookworm)",
+		OperatingSystem: "linux", Architecture: "arm64", ContainerRuntimeVersion: "docker://28.0.1", KubeletVersion: "1.0.0",
 	}}
-	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
-		st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficient", Message: "kubelet has sufficient"})
+	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+		corev1.NodePIDPressure} {
+		st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse,
+			Reason: "KubeletHasSufficient", Message: "kubelet has sufficient"})
 	}
-	st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"})
+	st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady,
+		Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"})
 	return st
 }
 
 // benchPod returns a running, ready pod.
 func benchPod(node string, i int) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s-%d", node, i), UID: types.UID(fmt.Sprintf("%s-%d", node, i)), Labels: map[string]string{"app": "probe"}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s-%d", node, i),
+		UID: types.UID(fmt.Sprintf("%s-%d", node, i)), Labels: map[string]string{"app": "probe"}}}
 	p.Spec.Containers = []corev1.Container{{Name: "main", Image: "example/probe:1"}}
 	p.Spec.NodeName = node
 	admission.Default(p, AdmissionSettings(config.Default()))
 	started := metav1.NewTime(time.Unix(1_700_000_000, 0))
-	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, HostIP: "10.0.0.1", PodIP: "10.1.0.1", StartTime: &started, QOSClass: corev1.PodQOSBestEffort}
-	for _, t := range []corev1.PodConditionType{corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled} {
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: started})
+	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, HostIP: "10.0.0.1", PodIP: "10.1.0.1", StartTime: &started,
+		QOSClass: corev1.PodQOSBestEffort}
+	for _, t := range []corev1.PodConditionType{corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady,
+		corev1.PodScheduled} {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: t, Status: corev1.ConditionTrue,
+			LastTransitionTime: started})
 	}
-	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Image: "example/probe:1", Ready: true, ContainerID: "docker://0123", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}}}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Image: "example/probe:1", Ready: true,
+		ContainerID: "docker://0123", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}}}
 	return p
 }
 
@@ -261,14 +273,16 @@ func BenchmarkDaemonSet(b *testing.B) {
 // all of them are Ready=Unknown, tainted, and stored.
 func BenchmarkSilent(b *testing.B) {
 	const grace = 3 * time.Second
-	for _, c := range []struct{ nodes, silent, pods int }{{1_000, 1, 0}, {10_000, 1, 0}, {10_000, 5_000, 0}, {10_000, 5_000, 3}} {
+	for _, c := range []struct{ nodes, silent, pods int }{{1_000, 1, 0}, {10_000, 1, 0}, {10_000, 5_000, 0},
+		{10_000, 5_000, 3}} {
 		b.Run(fmt.Sprintf("nodes=%d/silent=%d/pods=%d", c.nodes, c.silent, c.pods), func(b *testing.B) {
 			late := time.Duration(0)
 			for b.Loop() {
 				var objects []state.Object
 				for i := range c.nodes {
 					st := benchStatus(i)
-					n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: benchName(i), Labels: map[string]string{corev1.LabelTopologyZone: benchSite(i)}}, Status: st.Status}
+					n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: benchName(i),
+						Labels: map[string]string{corev1.LabelTopologyZone: benchSite(i)}}, Status: st.Status}
 					n.Spec.PodCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 26).String()
 					n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
 					objects = append(objects, n, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Boot: "b"})
@@ -276,7 +290,8 @@ func BenchmarkSilent(b *testing.B) {
 						objects = append(objects, benchPod(n.Name, p))
 					}
 				}
-				h, began := startBench(b, func(c *config.Config) { c.NodeMonitorGracePeriod, c.LeaseInterval = grace, grace/4 }, objects...)
+				h, began := startBench(b, func(c *config.Config) { c.NodeMonitorGracePeriod, c.LeaseInterval = grace, grace/4 },
+					objects...)
 				h.await("rest", func(s state.Snapshot) bool { return s.Record(benchName(0)).Generation > 0 })
 				time.Sleep(time.Until(began.Add(grace / 2)))
 				step := c.nodes / c.silent
@@ -328,7 +343,8 @@ func BenchmarkStart(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if hub, err = New(b.Context(), Options{Config: cfg, Version: "bench", Log: log, Listeners: Listeners{Dev: mqtt}}); err != nil {
+				if hub, err = New(b.Context(), Options{Config: cfg, Version: "bench", Log: log,
+					Listeners: Listeners{Dev: mqtt}}); err != nil {
 					b.Fatal(err)
 				}
 				ctx, cancel := context.WithCancel(b.Context())

@@ -22,7 +22,8 @@ func TestTheHubsTimeIgnoresClientsTimes(t *testing.T) {
 	far := metav1.NewTime(time.Date(2090, 1, 1, 0, 0, 0, 0, time.UTC))
 	run := func(do func(*Hub)) {
 		t.Helper()
-		hub, err := New(t.Context(), Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{Dev: pipe.New()}})
+		hub, err := New(t.Context(), Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler),
+			Listeners: Listeners{Dev: pipe.New()}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +42,8 @@ func TestTheHubsTimeIgnoresClientsTimes(t *testing.T) {
 		"a taint": &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", UID: "u-1"},
 			Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoExecute, TimeAdded: &far}}}},
 		"a condition": &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-2", UID: "u-2"},
-			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "CableIn", Status: corev1.ConditionTrue, LastTransitionTime: far}}}},
+			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "CableIn", Status: corev1.ConditionTrue,
+				LastTransitionTime: far}}}},
 	} {
 		run(func(h *Hub) {
 			if _, err := h.Loop.Do(t.Context(), func(_ state.Snapshot, now time.Time) ([]state.Change, error) {

@@ -34,7 +34,8 @@ func TestRolesDecideWhoPullsAndPushesImages(t *testing.T) {
 			if w.Code != want {
 				t.Errorf("%s: %s %s: %d %s, want %d", c.who, method, path, w.Code, w.Body, want)
 			}
-			if basic := w.Header().Get("WWW-Authenticate"); (w.Code == http.StatusUnauthorized) != strings.HasPrefix(basic, "Basic ") {
+			if basic := w.Header().Get("WWW-Authenticate"); (w.Code == http.StatusUnauthorized) != strings.HasPrefix(basic,
+				"Basic ") {
 				t.Errorf("%s: %s %s: WWW-Authenticate %q", c.who, method, path, basic)
 			}
 		}

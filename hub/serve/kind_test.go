@@ -62,7 +62,8 @@ func TestARowIsAllThatAKindNeeds(t *testing.T) {
 					t.Errorf("admission has no rules for the kind: %v", err)
 				}
 			}
-			roles := slices.DeleteFunc([]access.Role{access.Viewer, access.Operator}, func(r access.Role) bool { return !access.Allow(r, "list", string(k)) })
+			roles := slices.DeleteFunc([]access.Role{access.Viewer, access.Operator},
+				func(r access.Role) bool { return !access.Allow(r, "list", string(k)) })
 			if len(roles) == 0 {
 				t.Fatal("a viewer may not read the kind")
 			}
@@ -101,7 +102,8 @@ func restored(t *testing.T) state.Snapshot {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Rows = append(c.Rows, store.Row{Kind: string(k), Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), Rev: 1, Object: text})
+		c.Rows = append(c.Rows, store.Row{Kind: string(k), Namespace: o.GetNamespace(), Name: o.GetName(),
+			UID: string(o.GetUID()), Rev: 1, Object: text})
 	}
 	if err := st.Commit(t.Context(), c); err != nil {
 		t.Fatal(err)
@@ -137,17 +139,22 @@ func served(t *testing.T, s http.Handler, k state.Kind) {
 		}
 	}
 	var list metav1.PartialObjectMetadataList
-	if get(root+"/"+string(k), "application/json", &list); len(list.Items) != 1 || list.Items[0].Name != "a" || list.Kind != gvk.Kind+"List" {
+	if get(root+"/"+string(k), "application/json", &list); len(list.Items) != 1 || list.Items[0].Name != "a" ||
+		list.Kind != gvk.Kind+"List" {
 		t.Errorf("the list is a %s of %v", list.Kind, list.Items)
 	}
 	var table metav1.Table
 	get(root+"/"+string(k), "application/json;as=Table;g=meta.k8s.io;v=v1", &table)
-	if len(table.Rows) != 1 || k != state.LimitRanges && slices.ContainsFunc(table.ColumnDefinitions, func(c metav1.TableColumnDefinition) bool { return c.Name == "Created At" }) {
+	if len(table.Rows) != 1 || k != state.LimitRanges && slices.ContainsFunc(table.ColumnDefinitions,
+		func(c metav1.TableColumnDefinition) bool { return c.Name == "Created At" }) {
 		t.Errorf("kubectl prints only default columns: %v", table.ColumnDefinitions)
 	}
 	var found metav1.APIResourceList
 	get(root, "application/json", &found)
-	if !slices.ContainsFunc(found.APIResources, func(r metav1.APIResource) bool { return r.Name == string(k) && r.Kind == gvk.Kind }) {
+	if !slices.ContainsFunc(found.APIResources, func(r metav1.APIResource) bool {
+		return r.Name == string(k) &&
+			r.Kind == gvk.Kind
+	}) {
 		t.Errorf("discovery does not list the kind")
 	}
 	var doc struct {

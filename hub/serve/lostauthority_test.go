@@ -25,7 +25,8 @@ func TestALostAuthorityIsNotReplaced(t *testing.T) {
 	cfg.DataDir = t.TempDir()
 	dir := filepath.Join(cfg.DataDir, "pki")
 	run := func(do func(*Hub)) (pin string, err error) {
-		hub, err := New(t.Context(), Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{Dev: pipe.New()}})
+		hub, err := New(t.Context(), Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler),
+			Listeners: Listeners{Dev: pipe.New()}})
 		if err != nil {
 			return "", err
 		}
@@ -47,7 +48,8 @@ func TestALostAuthorityIsNotReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	second, err := run(func(h *Hub) { // no device has joined
-		if err := (enrolment.Enrolments{Loop: h.Loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "k", MachineID: "m", Site: "oslo", At: time.Now(), Expires: time.Now().AddDate(1, 0, 0)}); err != nil {
+		if err := (enrolment.Enrolments{Loop: h.Loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "k",
+			MachineID: "m", Site: "oslo", At: time.Now(), Expires: time.Now().AddDate(1, 0, 0)}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -61,7 +63,8 @@ func TestALostAuthorityIsNotReplaced(t *testing.T) {
 		if err := lose(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := run(nil); !errors.Is(err, pki.ErrKey) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "(1) have joined with it") {
+		if _, err := run(nil); !errors.Is(err, pki.ErrKey) || !strings.Contains(err.Error(), dir) ||
+			!strings.Contains(err.Error(), "(1) have joined with it") {
 			t.Fatalf("the start without the authority: %v", err)
 		}
 		if _, err := os.Stat(filepath.Join(dir, "root.crt")); err == nil {
@@ -74,7 +77,8 @@ func TestALostAuthorityIsNotReplaced(t *testing.T) {
 	if again, err := run(nil); err != nil || again != second {
 		t.Fatalf("the start with the restored authority: %v", err)
 	}
-	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, pki.BeginAnew), nil, 0o600)); err != nil {
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, pki.BeginAnew), nil,
+		0o600)); err != nil {
 		t.Fatal(err)
 	}
 	third, err := run(nil)
@@ -95,7 +99,8 @@ func TestALostFirmwareKeyGivesAWarning(t *testing.T) {
 	cfg.DataDir = t.TempDir()
 	start := func() (*Hub, string) {
 		var said bytes.Buffer
-		hub, err := New(t.Context(), Options{Config: cfg, Version: "test", Log: slog.New(slog.NewTextHandler(&said, nil)), Listeners: Listeners{Dev: pipe.New()}})
+		hub, err := New(t.Context(), Options{Config: cfg, Version: "test", Log: slog.New(slog.NewTextHandler(&said, nil)),
+			Listeners: Listeners{Dev: pipe.New()}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +115,8 @@ func TestALostFirmwareKeyGivesAWarning(t *testing.T) {
 		over := make(chan error, 1)
 		go func() { over <- hub.Run(ctx) }()
 		<-hub.Up()
-		if err := (enrolment.Enrolments{Loop: hub.Loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "k", MachineID: "m", Site: "oslo", At: time.Now(), Expires: time.Now().AddDate(1, 0, 0)}); err != nil && !joined {
+		if err := (enrolment.Enrolments{Loop: hub.Loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "k",
+			MachineID: "m", Site: "oslo", At: time.Now(), Expires: time.Now().AddDate(1, 0, 0)}); err != nil && !joined {
 			t.Error(err)
 		}
 		stop()

@@ -37,7 +37,8 @@ func TestADatabaseWithAHarmfulObject(t *testing.T) {
 	err := st.Commit(t.Context(), store.Commit{Rev: 3, Rows: []store.Row{
 		row("nodes", "", "pi-1", 1, `{"metadata":{"name":"pi-1","uid":"u-pi-1","resourceVersion":"1"},"status":{"capacity":{"cpu":"1e999999999","memory":"1Gi"},"allocatable":{"cpu":"1e-999999999"}}}`),
 		row("pods", "default", "p", 2, `{"metadata":{"name":"p","namespace":"default","uid":"u-p","resourceVersion":"2","annotations":{"a":"1e999999999"}},"spec":{"nodeName":"pi-1","containers":[{"name":"c","resources":{"requests":{"cpu":"1e999999999"}}}]}}`),
-		row("controllerrevisions", "default", "r", 3, `{"metadata":{"name":"r","namespace":"default","uid":"u-r","resourceVersion":"3"},"data":{"spec":{"template":{"spec":{"overhead":{"cpu":"1e-999999999"}}}}},"revision":1}`),
+		row("controllerrevisions", "default", "r", 3,
+			`{"metadata":{"name":"r","namespace":"default","uid":"u-r","resourceVersion":"3"},"data":{"spec":{"template":{"spec":{"overhead":{"cpu":"1e-999999999"}}}}},"revision":1}`),
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -46,10 +47,12 @@ func TestADatabaseWithAHarmfulObject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := start.Node("pi-1"); n == nil || !n.Status.Capacity.Cpu().IsZero() || n.Status.Capacity.Memory().Value() != 1<<30 {
+	if n := start.Node("pi-1"); n == nil || !n.Status.Capacity.Cpu().IsZero() ||
+		n.Status.Capacity.Memory().Value() != 1<<30 {
 		t.Errorf("the repaired node is %+v", n)
 	}
-	if p := start.Pod("default", "p"); p == nil || p.Annotations["a"] != "1e999999999" || !p.Spec.Containers[0].Resources.Requests.Cpu().IsZero() {
+	if p := start.Pod("default", "p"); p == nil || p.Annotations["a"] != "1e999999999" ||
+		!p.Spec.Containers[0].Resources.Requests.Cpu().IsZero() {
 		t.Errorf("the repaired pod is %+v", p)
 	}
 	if len(mended) != 3 {
@@ -88,7 +91,8 @@ func (fullStore) Commit(context.Context, store.Commit) error {
 
 // A full disk is reported to the client, not as an internal error.
 func TestAFullDiskIsReportedToTheClient(t *testing.T) {
-	loop := newLoop(config.Default(), state.Empty("test", time.Now()), memory{fullStore{}}, nil, slog.New(slog.DiscardHandler))
+	loop := newLoop(config.Default(), state.Empty("test", time.Now()), memory{fullStore{}}, nil,
+		slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error, 1)
 	go func() { over <- loop.Run(ctx) }()

@@ -22,7 +22,8 @@ func TestSecretsAreReadFromTheirFiles(t *testing.T) {
 		t.Errorf("by default the recipients are %v (%v)", all, err)
 	}
 	cfg.IncidentWebhook, cfg.IncidentWebhookSecretFile = "https://alerts.example.org/x", file("key \nmore\n")
-	cfg.IncidentMailServer, cfg.IncidentMailUser, cfg.IncidentMailPasswordFile = "smtp://mail.example.org:587", "hub", file("word")
+	cfg.IncidentMailServer, cfg.IncidentMailUser, cfg.IncidentMailPasswordFile = "smtp://mail.example.org:587", "hub",
+		file("word")
 	all, err := targets(cfg)
 	if err != nil || len(all) != 2 {
 		t.Fatal(all, err)

@@ -57,7 +57,8 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 		}
 		return l
 	}
-	o := Options{Config: config.Default(), Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{HTTPS: listen(), MQTT: listen(), Dev: listen()}}
+	o := Options{Config: config.Default(), Version: "test", Log: slog.New(slog.DiscardHandler),
+		Listeners: Listeners{HTTPS: listen(), MQTT: listen(), Dev: listen()}}
 	o.Config.DataDir = t.TempDir()
 	hub, err := New(t.Context(), o)
 	if err != nil {
@@ -88,7 +89,8 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 	if err := command("mqtt-observer", "--name", "kari", "--out", dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := command("mqtt-observer", "--name", "kari", "--out", dir); err == nil || !strings.Contains(err.Error(), "file exists") {
+	if err := command("mqtt-observer", "--name", "kari", "--out", dir); err == nil || !strings.Contains(err.Error(),
+		"file exists") {
 		t.Errorf("a second certificate over the first: %v", err)
 	}
 	if info, err := os.Stat(filepath.Join(dir, "client.key")); err != nil || info.Mode().Perm() != 0o600 {
@@ -99,7 +101,8 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 	files := []string{filepath.Join(dir, "ca.crt"), filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key")}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	args := []string{"-h", "127.0.0.1", "-p", port, "--cafile", files[0], "--cert", files[1], "--key", files[2], "-v", "-t", "fleet/v1/#"}
+	args := []string{"-h", "127.0.0.1", "-p", port, "--cafile", files[0], "--cert", files[1], "--key", files[2], "-v",
+		"-t", "fleet/v1/#"}
 	tool := exec.CommandContext(ctx, sub, args...)
 	var out said
 	tool.Stdout, tool.Stderr = &out, &out
@@ -118,7 +121,8 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 	}
 	_, dev, _ := net.SplitHostPort(o.Dev.Addr().String())
 	await("a status that it receives", func() bool {
-		_ = exec.CommandContext(ctx, strings.Replace(sub, "mosquitto_sub", "mosquitto_pub", 1), "-h", "127.0.0.1", "-p", dev, "-u", "pi-9", "-i", "pi-9",
+		_ = exec.CommandContext(ctx, strings.Replace(sub, "mosquitto_sub", "mosquitto_pub", 1), "-h", "127.0.0.1", "-p", dev,
+			"-u", "pi-9", "-i", "pi-9",
 			"-q", "1", "-t", wire.Topic(wire.DefaultPrefix, "pi-9", wire.ChannelStatus), "-m", `{"boot":"b1","seq":1}`).Run()
 		return strings.Contains(out.String(), `fleet/v1/nodes/pi-9/status {"boot":"b1","seq":1}`)
 	})
@@ -131,7 +135,8 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 	ca, _ := os.ReadFile(files[0])
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}}}
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots,
+		Certificates: []tls.Certificate{pair}}}}
 	defer client.CloseIdleConnections()
 	for _, path := range []string{"/api/v1/nodes", "/api/v1/secrets", "/metrics", "/join/v1/renew"} {
 		r, err := client.Get("https://" + o.HTTPS.Addr().String() + path)
@@ -153,10 +158,12 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 		t.Errorf("a revoked observer is disconnected only after %s", took)
 	}
 	<-ended
-	if again, err := exec.CommandContext(ctx, sub, args...).CombinedOutput(); err == nil || !strings.Contains(strings.ToLower(string(again)), "not authori") {
+	if again, err := exec.CommandContext(ctx, sub, args...).CombinedOutput(); err == nil ||
+		!strings.Contains(strings.ToLower(string(again)), "not authori") {
 		t.Errorf("the tool after the revocation: %v, %q", err, again)
 	}
-	want := []string{"create mqttobservers kari by ", "connect mqttobservers kari by kari: 200", "revoke mqttobservers kari by ", "connect mqttobservers kari by kari: 403 "}
+	want := []string{"create mqttobservers kari by ", "connect mqttobservers kari by kari: 200",
+		"revoke mqttobservers kari by ", "connect mqttobservers kari by kari: 403 "}
 	var lines []string
 	await("the audit", func() bool {
 		lines = append(lines, audited(t, hub.Store, &since)...)

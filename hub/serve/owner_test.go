@@ -20,7 +20,8 @@ import (
 func TestADeviceBehindABrokerIsConnectedWhileItsNodeIsAlive(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = t.TempDir()
-	hub, err := New(t.Context(), Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{Dev: pipe.New()}})
+	hub, err := New(t.Context(), Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler),
+		Listeners: Listeners{Dev: pipe.New()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,8 @@ func TestADeviceBehindABrokerIsConnectedWhileItsNodeIsAlive(t *testing.T) {
 		if _, err := hub.Loop.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
 			return []state.Change{
 				state.Put(s, ""),
-				state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: site}}, Status: corev1.NodeStatus{Conditions: ready}}, ""),
+				state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+					Labels: map[string]string{corev1.LabelTopologyZone: site}}, Status: corev1.NodeStatus{Conditions: ready}}, ""),
 				state.Put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, Key: "k-" + site, Boot: "b"}, ""),
 			}, nil
 		}); err != nil {
@@ -51,7 +53,8 @@ func TestADeviceBehindABrokerIsConnectedWhileItsNodeIsAlive(t *testing.T) {
 		}
 		o, ok := hub.owner(name)
 		if least := max(cfg.NodeMonitorGracePeriod, state.LeasesPerGrace*every); !ok || o.Silence < least {
-			t.Errorf("on site %s the device counts as disconnected after %s, but its node is ready for %s", site, o.Silence, least)
+			t.Errorf("on site %s the device counts as disconnected after %s, but its node is ready for %s", site, o.Silence,
+				least)
 		}
 	}
 }

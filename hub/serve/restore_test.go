@@ -64,7 +64,8 @@ func TestARestoredDatabaseCausesNoPanic(t *testing.T) {
 						if json.Unmarshal([]byte(text), into) != nil {
 							continue // cannot be decoded as the kind
 						}
-						rows = append(rows, store.Row{Kind: string(kind), Namespace: ns, Name: name, UID: "u-" + name, Rev: uint64(len(rows) + 1), Object: []byte(text)})
+						rows = append(rows, store.Row{Kind: string(kind), Namespace: ns, Name: name, UID: "u-" + name,
+							Rev: uint64(len(rows) + 1), Object: []byte(text)})
 					}
 				}
 				if err := st.Commit(t.Context(), store.Commit{Rev: uint64(len(rows)), Rows: rows}); err != nil {
@@ -86,7 +87,10 @@ func TestARestoredDatabaseCausesNoPanic(t *testing.T) {
 				}
 				for range 60 {
 					time.Sleep(time.Minute)
-					if _, err := loop.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) { return nil, nil }); err != nil {
+					if _, err := loop.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
+						return nil,
+							nil
+					}); err != nil {
 						t.Error(err)
 					}
 				}

@@ -27,7 +27,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-var updateRoutes = flag.Bool("update-routes", false, "write testdata/routes.txt anew; look at what has changed before it is committed")
+var updateRoutes = flag.Bool("update-routes", false,
+	"write testdata/routes.txt anew; look at what has changed before it is committed")
 
 // A once is a response that ends its request when a stream begins.
 type once struct {
@@ -78,7 +79,9 @@ func TestEveryRouteHasADecision(t *testing.T) {
 		}
 		fill := strings.NewReplacer(":name", "x", ":namespace", "default", "*", "x")
 		for _, r := range e.Routes() {
-			if strings.HasPrefix(r.Path, "/api") && r.Method != http.MethodGet || r.Method == "PROPFIND" || r.Method == "REPORT" || r.Method == http.MethodConnect || r.Method == http.MethodTrace || r.Method == http.MethodOptions {
+			if strings.HasPrefix(r.Path, "/api") && r.Method != http.MethodGet || r.Method == "PROPFIND" ||
+				r.Method == "REPORT" || r.Method == http.MethodConnect || r.Method == http.MethodTrace ||
+				r.Method == http.MethodOptions {
 				continue // a route for any method; its requests are below
 			}
 			if r.Method == "echo_route_not_found" {
@@ -130,7 +133,8 @@ func wholeHub(t *testing.T) (*Hub, map[string]func(*http.Request)) {
 			t.Fatal(err)
 		}
 	}
-	hub, err := New(ctx, Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{Dev: pipe.New()}})
+	hub, err := New(ctx, Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler),
+		Listeners: Listeners{Dev: pipe.New()}})
 	must(err)
 	running, stop := context.WithCancel(context.Background())
 	over := make(chan error, 1)
@@ -153,7 +157,8 @@ func wholeHub(t *testing.T) (*Hub, map[string]func(*http.Request)) {
 	must(err)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	must(err)
-	answer, err := guard.Join(ctx, wire.JoinRequest{Token: join.Text(), Node: "pi-1", MachineID: "m1", CSR: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}))}, "192.0.2.1")
+	answer, err := guard.Join(ctx, wire.JoinRequest{Token: join.Text(), Node: "pi-1", MachineID: "m1",
+		CSR: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}))}, "192.0.2.1")
 	must(err)
 	var chain []*x509.Certificate
 	for rest := []byte(answer.Certificate); ; {
@@ -192,7 +197,8 @@ func resourcesOf(t *testing.T, show func(*http.Request), h http.Handler) (all []
 			bases = append(bases, "/apis/"+v.GroupVersion)
 		}
 	}
-	methods := map[string]string{"get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
+	methods := map[string]string{"get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT",
+		"patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
 	for _, base := range bases {
 		var list metav1.APIResourceList
 		get(base, &list)

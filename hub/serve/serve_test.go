@@ -13,7 +13,8 @@ import (
 
 // A hub that cannot start returns the reason, and unlocks its directory.
 func TestAFailedStartReleasesTheDirectory(t *testing.T) {
-	o := Options{Config: config.Default(), Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{Dev: pipe.New()}}
+	o := Options{Config: config.Default(), Version: "test", Log: slog.New(slog.DiscardHandler),
+		Listeners: Listeners{Dev: pipe.New()}}
 	o.Config.DataDir = filepath.Join(t.TempDir(), "hub")
 	pki := filepath.Join(o.Config.DataDir, "pki")
 	if err := os.MkdirAll(o.Config.DataDir, 0o700); err != nil {

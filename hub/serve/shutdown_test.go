@@ -23,7 +23,8 @@ func TestAStoppingHubFinishesItsResponses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Config: config.Default(), Version: "test", Log: slog.New(slog.DiscardHandler), Listeners: Listeners{HTTPS: l, Dev: pipe.New()}}
+	o := Options{Config: config.Default(), Version: "test", Log: slog.New(slog.DiscardHandler),
+		Listeners: Listeners{HTTPS: l, Dev: pipe.New()}}
 	o.Config.DataDir = t.TempDir()
 	hub, err := New(t.Context(), o)
 	if err != nil {

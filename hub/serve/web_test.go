@@ -18,7 +18,10 @@ func TestStrictTransportSecurity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := authority.NewServer(func() []string { return []string{"gateway.example", "localhost", "192.0.2.1", "2001:db8::1"} }, slog.New(slog.DiscardHandler))
+	server, err := authority.NewServer(func() []string {
+		return []string{"gateway.example", "localhost", "192.0.2.1",
+			"2001:db8::1"}
+	}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,12 +75,14 @@ func TestTheRootIsAnIndexForPrograms(t *testing.T) {
 	const kubectl, browser = "application/json, */*", "text/html,*/*;q=0.8"
 	for _, who := range []string{"viewer", "admin"} {
 		w := ask(who, kubectl)
-		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"/apis/apps/v1"`) || !strings.Contains(w.Body.String(), `"/metrics"`) ||
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"/apis/apps/v1"`) ||
+			!strings.Contains(w.Body.String(), `"/metrics"`) ||
 			strings.Contains(w.Body.String(), `"/audit/export"`) != (who == "admin") {
 			t.Errorf("%s: %d %s", who, w.Code, w.Body)
 		}
 	}
-	if w := ask("device", kubectl); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "flotilla-hub kubeconfig") {
+	if w := ask("device", kubectl); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(),
+		"flotilla-hub kubeconfig") {
 		t.Errorf("a device: %d %s", w.Code, w.Body)
 	}
 	if w := ask("stranger", kubectl); w.Code != http.StatusUnauthorized {
@@ -86,7 +91,8 @@ func TestTheRootIsAnIndexForPrograms(t *testing.T) {
 	if w := ask("stranger", browser); w.Header().Get("Location") == "" {
 		t.Errorf("a browser without authentication: %d %s", w.Code, w.Body)
 	}
-	if w := ask("viewer", browser); w.Code != http.StatusOK || !strings.Contains(w.Header().Get("Content-Type"), "text/html") {
+	if w := ask("viewer", browser); w.Code != http.StatusOK || !strings.Contains(w.Header().Get("Content-Type"),
+		"text/html") {
 		t.Errorf("a viewer's browser: %d %s", w.Code, w.Header())
 	}
 }

@@ -56,7 +56,8 @@ func TestAFollowingSnapshotEqualsTheLeaders(t *testing.T) {
 		}
 		follows = follows.Follow(objects, gone, leads.Revision)
 		if follows.Revision != leads.Revision || follows.Len(state.Pods) != leads.Len(state.Pods) {
-			t.Fatalf("the follower has revision %d and %d pods, want %d and %d", follows.Revision, follows.Len(state.Pods), leads.Revision,
+			t.Fatalf("the follower has revision %d and %d pods, want %d and %d", follows.Revision, follows.Len(state.Pods),
+				leads.Revision,
 				leads.Len(state.Pods))
 		}
 		for o := range leads.All(state.Pods, "") {

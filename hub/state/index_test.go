@@ -152,7 +152,8 @@ func full(s state.Snapshot) string {
 		cpu.Add(*p.Spec.Containers[0].Resources.Requests.Cpu())
 		u.Requests[corev1.ResourceCPU] = cpu
 		u.Ports = append(u.Ports, state.HostPorts(p)...)
-		if a := p.Spec.Affinity; a != nil && a.PodAntiAffinity != nil && a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		if a := p.Spec.Affinity; a != nil && a.PodAntiAffinity != nil &&
+			a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 			w.say("repels", p.Name, p.ResourceVersion)
 		} else if a != nil {
 			w.say("leans", p.Name, p.ResourceVersion)
@@ -243,8 +244,10 @@ func (w *words) String() string {
 }
 
 var ranges = []netip.Prefix{
-	netip.MustParsePrefix("10.64.0.0/14"), netip.MustParsePrefix("10.64.0.0/22"), netip.MustParsePrefix("10.64.1.0/24"), netip.MustParsePrefix("10.64.1.64/26"),
-	netip.MustParsePrefix("10.64.1.7/32"), netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("fd00::/62"), netip.MustParsePrefix("::/0"),
+	netip.MustParsePrefix("10.64.0.0/14"), netip.MustParsePrefix("10.64.0.0/22"), netip.MustParsePrefix("10.64.1.0/24"),
+	netip.MustParsePrefix("10.64.1.64/26"),
+	netip.MustParsePrefix("10.64.1.7/32"), netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("fd00::/62"),
+	netip.MustParsePrefix("::/0"),
 }
 
 func anything(r *rand.Rand) state.Change {
@@ -260,7 +263,8 @@ func anything(r *rand.Rand) state.Change {
 		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("v", j)}}
 		if i > 0 {
 			v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{fmt.Sprint("n", i)}}}}}}}
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+					Values: []string{fmt.Sprint("n", i)}}}}}}}
 		}
 		if r.Intn(4) == 0 {
 			return state.Remove(v, "")
@@ -268,14 +272,17 @@ func anything(r *rand.Rand) state.Change {
 		return state.Put(v, "")
 	}
 	if r.Intn(2) == 0 {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), UID: types.UID(fmt.Sprint("node", i)), Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprint("s", j)}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), UID: types.UID(fmt.Sprint("node", i)),
+			Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprint("s", j)}}}
 		n.CreationTimestamp = metav1.NewTime(noon.Add(time.Duration(r.Intn(3)) * time.Second))
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: []corev1.ConditionStatus{"True", "False", "Unknown"}[r.Intn(3)], LastTransitionTime: metav1.NewTime(noon.Add(time.Duration(r.Intn(9)) * time.Second))}}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: []corev1.ConditionStatus{"True",
+			"False", "Unknown"}[r.Intn(3)], LastTransitionTime: metav1.NewTime(noon.Add(time.Duration(r.Intn(9)) * time.Second))}}
 		if r.Intn(3) == 0 {
 			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}}
 		}
 		if r.Intn(4) > 0 {
-			n.Spec.PodCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(r.Intn(5)), byte(r.Intn(256))}), []int{14, 16, 22, 23, 24, 24, 24, 26, 28, 32}[r.Intn(10)]).Masked().String()
+			n.Spec.PodCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(r.Intn(5)), byte(r.Intn(256))}),
+				[]int{14, 16, 22, 23, 24, 24, 24, 26, 28, 32}[r.Intn(10)]).Masked().String()
 			if n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}; r.Intn(4) == 0 {
 				n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, fmt.Sprintf("fd00:0:0:%d::/64", r.Intn(3)))
 			}
@@ -328,10 +335,12 @@ func TestNodesAreInOrderOfFailureAndAge(t *testing.T) {
 		failed := metav1.NewTime(noon.Add(-time.Duration(i) * time.Second))
 		s, _ = state.Apply(s, []state.Change{state.Put(&corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: at},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, LastTransitionTime: failed}}},
+			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady,
+				Status: corev1.ConditionFalse, LastTransitionTime: failed}}},
 		}, "")})
 	}
-	for name, walk := range map[string]func(func(*corev1.Node) bool){"Waiting": s.Waiting(state.DefaultSite), "WithoutBlock": s.WithoutBlock()} {
+	for name, walk := range map[string]func(func(*corev1.Node) bool){"Waiting": s.Waiting(state.DefaultSite),
+		"WithoutBlock": s.WithoutBlock()} {
 		var got string
 		for n := range walk {
 			got += n.Name

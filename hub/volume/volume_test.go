@@ -76,7 +76,8 @@ func (g *stage) delete(o state.Object) {
 
 func (g *stage) claim(name string, change ...func(*corev1.PersistentVolumeClaim)) {
 	g.t.Helper()
-	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}}
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}}
 	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	c.Spec.Resources.Requests = corev1.ResourceList{"storage": resource.MustParse("1Gi")}
 	for _, f := range change {
@@ -89,7 +90,8 @@ func (g *stage) pod(name, node, claim string) {
 	g.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	p.Spec.NodeName = node
-	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
 	g.put(p)
 }
 
@@ -140,7 +142,8 @@ func (g *stage) told(reason string) bool {
 
 func retain(g *stage) func(*corev1.PersistentVolumeClaim) {
 	keep, mode := corev1.PersistentVolumeReclaimRetain, storagev1.VolumeBindingWaitForFirstConsumer
-	g.put(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "keeps"}, Provisioner: state.LocalProvisioner, ReclaimPolicy: &keep, VolumeBindingMode: &mode})
+	g.put(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "keeps"}, Provisioner: state.LocalProvisioner,
+		ReclaimPolicy: &keep, VolumeBindingMode: &mode})
 	return class("keeps")
 }
 
@@ -152,7 +155,8 @@ func TestVolumes(t *testing.T) {
 	for name, story := range map[string]func(g *stage){
 		"a claim waits for its first pod and gets its volume on that pod's node": func(g *stage) {
 			g.claim("data")
-			if c := g.of("data"); c.Spec.StorageClassName == nil || *c.Spec.StorageClassName != state.LocalClass || !g.told("WaitForFirstConsumer") {
+			if c := g.of("data"); c.Spec.StorageClassName == nil || *c.Spec.StorageClassName != state.LocalClass ||
+				!g.told("WaitForFirstConsumer") {
 				g.t.Errorf("the claim has no class, or no event says that it waits: %+v", c)
 			}
 			g.pod("a", "", "data")
@@ -160,7 +164,8 @@ func TestVolumes(t *testing.T) {
 			g.pod("a", "pi-1", "data")
 			g.want("data Bound, volume Bound pi-1")
 			v := g.only()
-			if !g.told("ProvisioningSucceeded") || v.UID != state.VolumeUID(g.of("data")) || v.Spec.Local.Path != "persistent/"+string(v.UID) {
+			if !g.told("ProvisioningSucceeded") || v.UID != state.VolumeUID(g.of("data")) ||
+				v.Spec.Local.Path != "persistent/"+string(v.UID) {
 				g.t.Errorf("the volume is %+v", v)
 			}
 			g.pod("b", "pi-2", "data") // with a node name set by a user

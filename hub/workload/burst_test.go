@@ -51,10 +51,14 @@ func TestALargeWorkloadIsCheckedOnceASecond(t *testing.T) {
 	set.Name = "kiosk"
 	rc := &corev1.ReplicationController{
 		ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", Generation: 1},
-		Spec:       corev1.ReplicationControllerSpec{Replicas: new(int32(many)), Selector: selector.MatchLabels, Template: new(template("kiosk:1"))},
+		Spec: corev1.ReplicationControllerSpec{Replicas: new(int32(many)), Selector: selector.MatchLabels,
+			Template: new(template("kiosk:1"))},
 	}
 	job := func(change ...func(*batchv1.JobSpec)) *batchv1.Job {
-		j := aJob(append(change, func(s *batchv1.JobSpec) { s.Completions, s.Parallelism = new(int32(3*many)), new(int32(many)) })...)
+		j := aJob(append(change, func(s *batchv1.JobSpec) {
+			s.Completions, s.Parallelism = new(int32(3*many)),
+				new(int32(many))
+		})...)
 		j.Name, j.Generation = "kiosk", 1
 		return j
 	}
@@ -127,7 +131,8 @@ func TestUnplacedReplicasAreLimited(t *testing.T) {
 	get := func() *appsv1.ReplicaSet {
 		return f.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk"}).(*appsv1.ReplicaSet)
 	}
-	if c := get().Status.Conditions; len(c) != 1 || c[0].Type != appsv1.ReplicaSetReplicaFailure || !strings.Contains(c[0].Message, "have no node yet") {
+	if c := get().Status.Conditions; len(c) != 1 || c[0].Type != appsv1.ReplicaSetReplicaFailure ||
+		!strings.Contains(c[0].Message, "have no node yet") {
 		t.Errorf("the conditions are %+v", c)
 	}
 	placed := 0

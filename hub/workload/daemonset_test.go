@@ -49,7 +49,8 @@ func TestDaemonSetLaunches(t *testing.T) {
 			if got := len(f.livePods()) == 1; got != c.runs {
 				t.Fatalf("%d pods", len(f.livePods()))
 			}
-			silent := slices.ContainsFunc(c.node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
+			silent := slices.ContainsFunc(c.node.Spec.Taints,
+				func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
 			if got := f.daemonSet().Status.DesiredNumberScheduled == 1; got != (c.runs || silent) {
 				t.Errorf("status: %+v", f.daemonSet().Status)
 			}
@@ -66,7 +67,8 @@ func TestDaemonSetFollowsItsNodes(t *testing.T) {
 	f := newFleet(t)
 	nodes(f, 3)
 	f.put(daemonSet()).settle().quiet().run().settle().quiet()
-	if st := f.daemonSet().Status; st.DesiredNumberScheduled != 3 || st.NumberAvailable != 3 || st.UpdatedNumberScheduled != 3 || st.NumberUnavailable != 0 || st.ObservedGeneration != 1 {
+	if st := f.daemonSet().Status; st.DesiredNumberScheduled != 3 || st.NumberAvailable != 3 ||
+		st.UpdatedNumberScheduled != 3 || st.NumberUnavailable != 0 || st.ObservedGeneration != 1 {
 		t.Fatalf("status: %+v", st)
 	}
 	tainted := func(effect corev1.TaintEffect) func(state.Object) {
@@ -82,7 +84,8 @@ func TestDaemonSetFollowsItsNodes(t *testing.T) {
 	if len(f.livePods()) != 2 {
 		t.Error("S12: a NoExecute taint does not remove the pod")
 	}
-	f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, func(o state.Object) { o.(*corev1.Node).Spec.Taints = nil }).settle().quiet()
+	f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"},
+		func(o state.Object) { o.(*corev1.Node).Spec.Taints = nil }).settle().quiet()
 	if len(f.livePods()) != 2 {
 		t.Error("a new pod is created before the old one has stopped")
 	}
@@ -128,7 +131,8 @@ func TestDaemonSetRollout(t *testing.T) {
 					}
 				}
 				if up < c.least || len(f.livePods()) > c.most {
-					t.Fatalf("%d pods are available, want at least %d; %d exist, want at most %d", up, c.least, len(f.livePods()), c.most)
+					t.Fatalf("%d pods are available, want at least %d; %d exist, want at most %d", up, c.least, len(f.livePods()),
+						c.most)
 				}
 				if st := f.daemonSet().Status; st.UpdatedNumberScheduled == 5 && st.NumberAvailable == 5 && len(f.pods()) == 5 {
 					break
@@ -149,11 +153,13 @@ func TestDaemonSetRollout(t *testing.T) {
 func TestADaemonSetRolloutStopsAtASilentNode(t *testing.T) {
 	goSilent := func(f *fleet, name string) {
 		f.edit(state.Key{Kind: state.Nodes, Name: name}, func(o state.Object) {
-			o.(*corev1.Node).Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule}, {Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}}
+			o.(*corev1.Node).Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable,
+				Effect: corev1.TaintEffectNoSchedule}, {Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}}
 		})
 		for pod := range f.s.PodsOn(name) {
 			f.edit(podKey(pod.Name), func(o state.Object) {
-				state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
+				state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+					f.now)
 			})
 		}
 	}
@@ -174,7 +180,8 @@ func TestADaemonSetRolloutStopsAtASilentNode(t *testing.T) {
 			nodes(f, 6)
 			ds := daemonSet()
 			ds.Spec.MinReadySeconds = 60
-			ds.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt(c.surge)), MaxUnavailable: new(intstr.FromInt(c.gone))}
+			ds.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt(c.surge)),
+				MaxUnavailable: new(intstr.FromInt(c.gone))}
 			f.put(ds).settle().run().pass(2 * time.Minute)
 			var last []string
 			for n := range f.s.Nodes() {
@@ -217,7 +224,8 @@ func TestADaemonSetRolloutStopsAtASilentNode(t *testing.T) {
 			if len(silent) != 1 {
 				t.Errorf("the rollout affects %d silent nodes, want 1: %v", len(silent), silent)
 			}
-			if st := f.daemonSet().Status; st.DesiredNumberScheduled != 6 || st.NumberUnavailable != int32(c.before)+1 && c.surge == 0 {
+			if st := f.daemonSet().Status; st.DesiredNumberScheduled != 6 || st.NumberUnavailable != int32(c.before)+1 &&
+				c.surge == 0 {
 				t.Errorf("status: %+v", st)
 			}
 		})
@@ -229,7 +237,8 @@ func TestDaemonSetSurgeBacksOff(t *testing.T) {
 	f := newFleet(t)
 	nodes(f, 1)
 	ds := daemonSet()
-	ds.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(0))}
+	ds.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt32(1)),
+		MaxUnavailable: new(intstr.FromInt32(0))}
 	f.put(ds).settle().run().pass(time.Hour)
 	f.edit(probeKey, func(o state.Object) {
 		ds := o.(*appsv1.DaemonSet)
@@ -270,7 +279,8 @@ func TestADaemonSetSurgeDeletesAnUnreadyPod(t *testing.T) {
 		f := newFleet(t)
 		nodes(f, 1)
 		ds := daemonSet()
-		ds.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(0))}
+		ds.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt32(1)),
+			MaxUnavailable: new(intstr.FromInt32(0))}
 		f.put(ds).settle().run().settle()
 		old := state.KeyOf(f.livePods()[0])
 		f.edit(old, func(o state.Object) {
@@ -281,7 +291,8 @@ func TestADaemonSetSurgeDeletesAnUnreadyPod(t *testing.T) {
 			ds.Generation, ds.Spec.Template.Spec.Containers[0].Image = 2, "probe:2"
 		})
 		f.settle().quiet()
-		if pod := f.s.Pod(old.Namespace, old.Name); (pod.DeletionTimestamp == nil) != (serves == corev1.ConditionTrue) || len(f.pods()) != 2 {
+		if pod := f.s.Pod(old.Namespace, old.Name); (pod.DeletionTimestamp == nil) != (serves == corev1.ConditionTrue) ||
+			len(f.pods()) != 2 {
 			t.Errorf("an old pod with Ready=%s is deleted at %v, pods %v", serves, pod.DeletionTimestamp, f.pods())
 		}
 	}

@@ -17,7 +17,8 @@ import (
 func TestADeploymentCreatesItsPods(t *testing.T) {
 	f := newFleet(t).put(deployment(3)).settle().quiet()
 	rs := f.sets("default")
-	if len(rs) != 1 || !strings.HasPrefix(rs[0].Name, "kiosk-") || rs[0].Labels["pod-template-hash"] == "" || rs[0].Name != "kiosk-"+rs[0].Labels["pod-template-hash"] {
+	if len(rs) != 1 || !strings.HasPrefix(rs[0].Name, "kiosk-") || rs[0].Labels["pod-template-hash"] == "" ||
+		rs[0].Name != "kiosk-"+rs[0].Labels["pod-template-hash"] {
 		t.Fatalf("replica sets: %+v", rs)
 	}
 	if rs[0].Annotations[revisionAnnotation] != "1" || f.deploy().Annotations[revisionAnnotation] != "1" {
@@ -83,7 +84,8 @@ func TestARollingUpdateRespectsItsLimits(t *testing.T) {
 					}
 				}
 				if avail < c.least || len(f.livePods()) > c.most {
-					t.Fatalf("%d pods are available, want at least %d; %d exist, want at most %d", avail, c.least, len(f.livePods()), c.most)
+					t.Fatalf("%d pods are available, want at least %d; %d exist, want at most %d", avail, c.least, len(f.livePods()),
+						c.most)
 				}
 				if f.rolledOut() {
 					break
@@ -119,11 +121,13 @@ func TestRollbackReusesTheReplicaSetAndGivesItTheNewestRevision(t *testing.T) {
 	first := f.sets("default")[0].Name
 	f.roll("kiosk:2").roll("kiosk:1")
 	sets := f.sets("default")
-	if len(sets) != 2 || sets[1].Name != first || sets[1].Annotations[revisionAnnotation] != "3" || sets[1].Annotations[revisionHistoryAnnotation] != "1" {
+	if len(sets) != 2 || sets[1].Name != first || sets[1].Annotations[revisionAnnotation] != "3" ||
+		sets[1].Annotations[revisionHistoryAnnotation] != "1" {
 		t.Fatalf("after the rollback: %s %v", sets[1].Name, sets[1].Annotations)
 	}
 	if f.deploy().Annotations[revisionAnnotation] != "3" || *sets[0].Spec.Replicas != 0 || !f.rolledOut() {
-		t.Errorf("the deployment has revision %s, the old ReplicaSet %d replicas", f.deploy().Annotations[revisionAnnotation], *sets[0].Spec.Replicas)
+		t.Errorf("the deployment has revision %s, the old ReplicaSet %d replicas",
+			f.deploy().Annotations[revisionAnnotation], *sets[0].Spec.Replicas)
 	}
 }
 
@@ -184,7 +188,8 @@ func TestRecreateWaitsForTheLastOldPod(t *testing.T) {
 // and is not complete because of the previous rollout.
 func TestRecreateWaitsForASilentDevice(t *testing.T) {
 	reach := func(f *fleet, status corev1.ConditionStatus) {
-		f.edit(state.Key{Kind: state.Nodes, Name: "pi-2"}, func(o state.Object) { o.(*corev1.Node).Status.Conditions[0].Status = status }).settle().quiet()
+		f.edit(state.Key{Kind: state.Nodes, Name: "pi-2"},
+			func(o state.Object) { o.(*corev1.Node).Status.Conditions[0].Status = status }).settle().quiet()
 	}
 	for name, next := range map[string]func(*fleet){
 		"a new template": func(f *fleet) {
@@ -199,7 +204,8 @@ func TestRecreateWaitsForASilentDevice(t *testing.T) {
 			d := deployment(2)
 			d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
 			f.put(node("pi-1"), node("pi-2"), d).settle().run("pi-1", "pi-2").settle()
-			f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:2") }).settle().run().settle().run("pi-1", "pi-2").settle().quiet()
+			f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:2") }).settle().run().settle().run("pi-1",
+				"pi-2").settle().quiet()
 			if c := f.progressing(); !f.rolledOut() || c.Reason != "NewReplicaSetAvailable" {
 				t.Fatalf("the rollout is not complete: %+v", c)
 			}
@@ -219,7 +225,8 @@ func TestRecreateWaitsForASilentDevice(t *testing.T) {
 				}
 				return ""
 			}
-			if got := unreachable(); !strings.Contains(got, "on pi-2 may still run") || !strings.Contains(got, "kubectl delete node pi-2") {
+			if got := unreachable(); !strings.Contains(got, "on pi-2 may still run") || !strings.Contains(got,
+				"kubectl delete node pi-2") {
 				t.Errorf("the condition PodUnreachable is %q", got)
 			}
 			events := 0
@@ -234,7 +241,8 @@ func TestRecreateWaitsForASilentDevice(t *testing.T) {
 			if c := f.pass(599 * time.Second).quiet().progressing(); c.Reason != "ReplicaSetUpdated" {
 				t.Errorf("before the progress deadline: %+v", c)
 			}
-			if c := f.pass(time.Second).quiet().progressing(); c.Reason != "ProgressDeadlineExceeded" || c.Status != corev1.ConditionFalse {
+			if c := f.pass(time.Second).quiet().progressing(); c.Reason != "ProgressDeadlineExceeded" ||
+				c.Status != corev1.ConditionFalse {
 				t.Errorf("after the progress deadline: %+v", c)
 			}
 			reach(f, corev1.ConditionTrue)
@@ -365,7 +373,8 @@ func TestDeletionCascades(t *testing.T) {
 			}
 			f.run("pi-1").settle().quiet()
 			if f.deploy() != nil || len(f.sets("default")) != c.sets || len(f.pods()) != c.pods {
-				t.Errorf("these remain: deployment %v, %d replica sets, %d pods", f.deploy() != nil, len(f.sets("default")), len(f.pods()))
+				t.Errorf("these remain: deployment %v, %d replica sets, %d pods", f.deploy() != nil, len(f.sets("default")),
+					len(f.pods()))
 			}
 		})
 	}

@@ -15,7 +15,8 @@ import (
 
 func event(kind, name, reason string, at time.Time) *corev1.Event {
 	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s.%s.%d", name, reason, at.UnixNano()), CreationTimestamp: metav1.NewTime(at)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s.%s.%d", name, reason, at.UnixNano()),
+			CreationTimestamp: metav1.NewTime(at)},
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: "default", Name: name}, Reason: reason,
 		LastTimestamp: metav1.NewTime(at), FirstTimestamp: metav1.NewTime(at), Count: 1,
 	}
@@ -49,7 +50,8 @@ func TestAStormOfEventsReplacesOnlyItself(t *testing.T) {
 			}
 		}
 	}
-	reasons := []string{"NodeNotReady", "NodeReady", "TaintManagerEviction", "Killing", "Scheduled", "Pulling", "Pulled", "Created", "Started", "Unhealthy"}
+	reasons := []string{"NodeNotReady", "NodeReady", "TaintManagerEviction", "Killing", "Scheduled", "Pulling", "Pulled",
+		"Created", "Started", "Unhealthy"}
 	began, most := f.now.Add(time.Hour), 0
 	for batch := range 100 {
 		f.now = began.Add(time.Duration(batch) * 18 * time.Second)
@@ -69,7 +71,8 @@ func TestAStormOfEventsReplacesOnlyItself(t *testing.T) {
 			f.s, _ = state.Apply(f.s, f.d.Decide(f.s, []state.Subject{allEvents}, f.now).Changes)
 		}
 	}
-	if n := f.s.Len(state.Events); n > DefaultEventLimit+DefaultEventLimit/20 || most > DefaultEventLimit+DefaultEventLimit/20+500 {
+	if n := f.s.Len(state.Events); n > DefaultEventLimit+DefaultEventLimit/20 ||
+		most > DefaultEventLimit+DefaultEventLimit/20+500 {
 		t.Errorf("%d events of at most %d remain", n, most)
 	}
 	for _, k := range quiet {

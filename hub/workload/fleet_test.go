@@ -100,7 +100,8 @@ func (f *fleet) carry(plan state.Plan) {
 	for _, c := range plan.Changes {
 		f.apply(c)
 		if c.Reason != "" { // the event that package control writes has a revision too
-			f.apply(state.Put(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("event-%d", f.s.Revision), Namespace: "default", CreationTimestamp: metav1.NewTime(f.now)}}, ""))
+			f.apply(state.Put(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("event-%d", f.s.Revision),
+				Namespace: "default", CreationTimestamp: metav1.NewTime(f.now)}}, ""))
 		}
 	}
 }
@@ -109,7 +110,8 @@ func (f *fleet) carry(plan state.Plan) {
 func (f *fleet) quiet() *fleet {
 	f.t.Helper()
 	for _, c := range f.d.Decide(f.s, f.d.Subjects(f.s), f.now).Changes {
-		f.t.Fatalf("a full recomputation changes %s: %s (delete=%v)\nold: %+v\nnew: %+v", state.KeyOf(c.Object), c.Why, c.Delete, f.s.Get(state.KeyOf(c.Object)), c.Object)
+		f.t.Fatalf("a full recomputation changes %s: %s (delete=%v)\nold: %+v\nnew: %+v", state.KeyOf(c.Object), c.Why,
+			c.Delete, f.s.Get(state.KeyOf(c.Object)), c.Object)
 	}
 	return f
 }
@@ -236,8 +238,10 @@ func deployment(replicas int32) *appsv1.Deployment {
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", Generation: 1},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, Selector: selector, Template: template("kiosk:1"), ProgressDeadlineSeconds: new(int32(600)), RevisionHistoryLimit: new(int32(10)),
-			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &quarter, MaxUnavailable: &quarter}},
+			Replicas: &replicas, Selector: selector, Template: template("kiosk:1"), ProgressDeadlineSeconds: new(int32(600)),
+			RevisionHistoryLimit: new(int32(10)),
+			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &quarter, MaxUnavailable: &quarter}},
 		},
 	}
 }
@@ -253,9 +257,11 @@ func daemonSet() *appsv1.DaemonSet {
 	one := intstr.FromInt32(1)
 	return &appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "probe", Namespace: "default", Generation: 1},
-		Spec: appsv1.DaemonSetSpec{Selector: selector, Template: template("probe:1"), RevisionHistoryLimit: new(int32(10)), UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
-			Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &one},
-		}},
+		Spec: appsv1.DaemonSetSpec{Selector: selector, Template: template("probe:1"), RevisionHistoryLimit: new(int32(10)),
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
+				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &one},
+			}},
 	}
 }
 
@@ -263,7 +269,8 @@ func node(name string, taints ...corev1.Taint) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
 		Spec:       corev1.NodeSpec{Taints: taints},
-		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady,
+			Status: corev1.ConditionTrue}}},
 	}
 }
 
@@ -301,5 +308,6 @@ func (f *fleet) progressing() *appsv1.DeploymentCondition {
 func (f *fleet) rolledOut() bool {
 	d := f.deploy()
 	st := d.Status
-	return d.Generation <= st.ObservedGeneration && st.UpdatedReplicas >= *d.Spec.Replicas && st.Replicas <= st.UpdatedReplicas && st.AvailableReplicas >= st.UpdatedReplicas
+	return d.Generation <= st.ObservedGeneration && st.UpdatedReplicas >= *d.Spec.Replicas &&
+		st.Replicas <= st.UpdatedReplicas && st.AvailableReplicas >= st.UpdatedReplicas
 }

@@ -27,7 +27,8 @@ func FuzzWorkload(f *testing.F) {
 		fl := newFleet(t)
 		fl.d = Decider{FinishedPods: 5}
 		least := intstr.FromInt32(2)
-		fl.put(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "pdb", Namespace: "default", Generation: 1}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector, MinAvailable: &least}})
+		fl.put(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "pdb", Namespace: "default", Generation: 1},
+			Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector, MinAvailable: &least}})
 		for range 60 {
 			for range 1 + r.IntN(3) {
 				disturb(fl, r)
@@ -41,7 +42,8 @@ func FuzzWorkload(f *testing.F) {
 					}
 				}
 				if rs.DeletionTimestamp == nil && live > int(replicasOf(rs)) || int(rs.Status.Replicas) != live {
-					t.Fatalf("seed %d: %s has %d live pods, want %d; its status says %d", seed, rs.Name, live, replicasOf(rs), rs.Status.Replicas)
+					t.Fatalf("seed %d: %s has %d live pods, want %d; its status says %d", seed, rs.Name, live, replicasOf(rs),
+						rs.Status.Replicas)
 				}
 			}
 			if r.IntN(4) == 0 {
@@ -161,7 +163,8 @@ func disturb(f *fleet, r *rand.Rand) {
 			f.edit(state.KeyOf(pod), func(o state.Object) { o.SetLabels(map[string]string{"app": "stray"}) })
 		case 4:
 			f.edit(state.KeyOf(pod), func(o state.Object) {
-				state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
+				state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+					f.now)
 			})
 		case 5:
 			f.edit(state.KeyOf(pod), func(o state.Object) { o.SetOwnerReferences(nil) })

@@ -62,7 +62,8 @@ func TestOrphans(t *testing.T) {
 		}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFleet(t).put(node("pi-1"), bare("run", running("pi-1")), bare("done", running("pi-1"), in(corev1.PodSucceeded))).settle()
+			f := newFleet(t).put(node("pi-1"), bare("run", running("pi-1")), bare("done", running("pi-1"),
+				in(corev1.PodSucceeded))).settle()
 			c.act(f)
 			f.settle().quiet()
 			if len(f.pods()) != c.left {
@@ -161,13 +162,16 @@ func TestOwners(t *testing.T) {
 		return metav1.OwnerReference{APIVersion: "v1", Kind: kind, Name: o.GetName(), UID: o.GetUID()}
 	}
 	f := newFleet(t).put(cm("a"), cm("b"))
-	a, b := f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "a"}), f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "b"})
+	a, b := f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "a"}),
+		f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "b"})
 	one, two, foreign, blocked, namesake := cm("one"), cm("two"), cm("foreign"), cm("blocked"), cm("namesake")
 	one.OwnerReferences = []metav1.OwnerReference{owner(a, "ConfigMap")}
 	two.OwnerReferences = []metav1.OwnerReference{owner(a, "ConfigMap"), owner(b, "ConfigMap")}
 	foreign.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Widget", Name: "w", UID: "w"}}
-	namesake.OwnerReferences = []metav1.OwnerReference{{APIVersion: "serving.knative.dev/v1", Kind: "Service", Name: "s", UID: "s"}}
-	blocked.OwnerReferences, blocked.Finalizers = []metav1.OwnerReference{owner(a, "ConfigMap")}, []string{"example.com/wait"}
+	namesake.OwnerReferences = []metav1.OwnerReference{{APIVersion: "serving.knative.dev/v1", Kind: "Service", Name: "s",
+		UID: "s"}}
+	blocked.OwnerReferences, blocked.Finalizers = []metav1.OwnerReference{owner(a, "ConfigMap")},
+		[]string{"example.com/wait"}
 	f.put(one, two, foreign, blocked, namesake).settle().quiet()
 	has := func(name string) bool {
 		return f.s.Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: name}) != nil
@@ -193,8 +197,10 @@ func TestOwners(t *testing.T) {
 func TestAClusterScopedObjectIgnoresANamespacedOwner(t *testing.T) {
 	f := newFleet(t).put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: "default"}})
 	key := state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "owner"}
-	for name, uid := range map[string]types.UID{"of-an-existing-owner": f.s.Get(key).GetUID(), "of-one-that-is-not": "gone"} {
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
+	for name, uid := range map[string]types.UID{"of-an-existing-owner": f.s.Get(key).GetUID(),
+		"of-one-that-is-not": "gone"} {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
 		ns.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: uid}}
 		f.put(ns)
 	}
@@ -248,7 +254,8 @@ func TestForegroundDeletionReleasesSharedDependents(t *testing.T) {
 				return func(o state.Object) {
 					var list []metav1.OwnerReference
 					for _, n := range names {
-						list = append(list, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: n, UID: f.s.Get(key(n)).GetUID(), BlockOwnerDeletion: new(true)})
+						list = append(list, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: n,
+							UID: f.s.Get(key(n)).GetUID(), BlockOwnerDeletion: new(true)})
 					}
 					o.SetOwnerReferences(list)
 				}
@@ -290,7 +297,8 @@ func TestOwnersInACycleAreDeleted(t *testing.T) {
 			for i, p := range pods {
 				owner := pods[(i+size-1)%size]
 				f.edit(state.KeyOf(p), func(o state.Object) {
-					o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: owner.Name, UID: owner.UID, BlockOwnerDeletion: new(true)}})
+					o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: owner.Name, UID: owner.UID,
+						BlockOwnerDeletion: new(true)}})
 				})
 			}
 			f.settle().quiet()
@@ -319,15 +327,18 @@ func TestOwnersInACycleAreDeleted(t *testing.T) {
 
 func TestNamespace(t *testing.T) {
 	f := newFleet(t)
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}}
 	ev := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "default"}}
-	f.put(node("pi-1"), ns, deployment(2), daemonSet(), ev, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "default"}}).settle().run("pi-1").settle()
+	f.put(node("pi-1"), ns, deployment(2), daemonSet(), ev, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s",
+		Namespace: "default"}}).settle().run("pi-1").settle()
 	f.edit(state.KeyOf(ns), func(o state.Object) {
 		leavingAt := metav1.NewTime(f.now)
 		o.SetDeletionTimestamp(&leavingAt)
 		o.(*corev1.Namespace).Status.Phase = corev1.NamespaceTerminating
 	}).settle().quiet()
-	if f.s.Get(state.KeyOf(ns)) == nil || f.deploy() == nil || f.s.Len(state.Secrets) != 1 || len(f.livePods()) != 0 || len(f.pods()) != 3 {
+	if f.s.Get(state.KeyOf(ns)) == nil || f.deploy() == nil || f.s.Len(state.Secrets) != 1 || len(f.livePods()) != 0 ||
+		len(f.pods()) != 3 {
 		t.Fatalf("an object is removed while pods that may use it stop: pods %v", f.pods())
 	}
 	conditions := func() string {
@@ -386,9 +397,13 @@ func TestATerminatingNamespaceIsAlwaysEmptied(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t).put(node("pi-1"), class.DeepCopy())
-			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
-			ns.OwnerReferences = []metav1.OwnerReference{{APIVersion: "scheduling.k8s.io/v1", Kind: "PriorityClass", Name: owner, UID: f.s.Get(state.KeyOf(class)).GetUID(), BlockOwnerDeletion: new(true)}}
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "till", Namespace: "shop"}, Spec: corev1.PodSpec{NodeName: "pi-1"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"},
+				Spec:   corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}},
+				Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
+			ns.OwnerReferences = []metav1.OwnerReference{{APIVersion: "scheduling.k8s.io/v1", Kind: "PriorityClass",
+				Name: owner, UID: f.s.Get(state.KeyOf(class)).GetUID(), BlockOwnerDeletion: new(true)}}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "till", Namespace: "shop"},
+				Spec: corev1.PodSpec{NodeName: "pi-1"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 			f.put(ns, pod, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "shop"}}).settle().quiet()
 			end(f, state.KeyOf(ns))
 			f.settle().quiet()
@@ -419,8 +434,10 @@ func leaveForeground(f *fleet, k state.Key) {
 func TestPermanentNamespacesIgnoreOwners(t *testing.T) {
 	f := newFleet(t)
 	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
-		ns.OwnerReferences = []metav1.OwnerReference{{APIVersion: "scheduling.k8s.io/v1", Kind: "PriorityClass", Name: "gone", UID: "gone"}}
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
+		ns.OwnerReferences = []metav1.OwnerReference{{APIVersion: "scheduling.k8s.io/v1", Kind: "PriorityClass",
+			Name: "gone", UID: "gone"}}
 		f.put(ns)
 	}
 	f.settle().quiet()
@@ -437,14 +454,17 @@ func TestPermanentNamespacesIgnoreOwners(t *testing.T) {
 // As in Kubernetes, a namespace stays until its last finalizer is removed.
 func TestANamespaceWaitsForAllItsFinalizers(t *testing.T) {
 	f := newFleet(t)
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"example.com/keep", corev1.FinalizerKubernetes}}}
-	f.put(ns, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "shop"}}).edit(state.KeyOf(ns), func(o state.Object) {
-		leavingAt := metav1.NewTime(f.now)
-		o.SetDeletionTimestamp(&leavingAt)
-		o.(*corev1.Namespace).Status.Phase = corev1.NamespaceTerminating
-	}).settle().quiet()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"},
+		Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"example.com/keep", corev1.FinalizerKubernetes}}}
+	f.put(ns, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "shop"}}).edit(state.KeyOf(ns),
+		func(o state.Object) {
+			leavingAt := metav1.NewTime(f.now)
+			o.SetDeletionTimestamp(&leavingAt)
+			o.(*corev1.Namespace).Status.Phase = corev1.NamespaceTerminating
+		}).settle().quiet()
 	left, _ := f.s.Get(state.KeyOf(ns)).(*corev1.Namespace)
-	if left == nil || f.s.Len(state.Secrets) != 0 || !slices.Equal(left.Spec.Finalizers, []corev1.FinalizerName{"example.com/keep"}) {
+	if left == nil || f.s.Len(state.Secrets) != 0 || !slices.Equal(left.Spec.Finalizers,
+		[]corev1.FinalizerName{"example.com/keep"}) {
 		t.Fatalf("the empty namespace with a finalizer is %+v", left)
 	}
 	f.edit(state.KeyOf(ns), func(o state.Object) { o.(*corev1.Namespace).Spec.Finalizers = nil }).settle().quiet()
@@ -501,7 +521,8 @@ func TestEvents(t *testing.T) {
 		t.Fatalf("%d events: a few more than 40 may stay for a while", f.s.Len(state.Events))
 	}
 	f.put(event(42)).pass(2 * time.Second)
-	if n := f.s.Len(state.Events); n != 40 || f.s.Get(state.Key{Kind: state.Events, Namespace: "default", Name: "e002"}) != nil {
+	if n := f.s.Len(state.Events); n != 40 || f.s.Get(state.Key{Kind: state.Events, Namespace: "default",
+		Name: "e002"}) != nil {
 		t.Fatalf("%d events left, want the newest 40", n)
 	}
 	f.pass(23 * time.Hour)

@@ -19,7 +19,8 @@ func aJob(edits ...func(*batchv1.JobSpec)) *batchv1.Job {
 	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "task", Namespace: "default"}, Spec: batchv1.JobSpec{
 		Completions: new(int32(1)), Parallelism: new(int32(1)), BackoffLimit: new(int32(6)), Suspend: new(false),
 		CompletionMode: new(batchv1.NonIndexedCompletion), PodReplacementPolicy: new(batchv1.TerminatingOrFailed),
-		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever,
+			Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
 	}}
 	for _, e := range edits {
 		e(&j.Spec)
@@ -61,7 +62,8 @@ func (f *fleet) end(n int, code int32, index ...int) *fleet {
 			if code != 0 {
 				p.Status.Phase = corev1.PodFailed
 			}
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c",
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}}
 		})
 	}
 	if n > 0 {
@@ -96,10 +98,14 @@ func (f *fleet) is(want string) *fleet {
 }
 
 func TestAJobRunsToItsEnd(t *testing.T) {
-	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.Completions, s.Parallelism = new(int32(5)), new(int32(2)) })).settle().quiet()
+	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) {
+		s.Completions, s.Parallelism = new(int32(5)),
+			new(int32(2))
+	})).settle().quiet()
 	f.is("2 active, 0 succeeded, 0 failed")
 	j := f.job()
-	if uid := string(j.UID); j.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel] != uid || j.Spec.Template.Labels["job-name"] != "task" || j.Status.StartTime == nil {
+	if uid := string(j.UID); j.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel] != uid ||
+		j.Spec.Template.Labels["job-name"] != "task" || j.Status.StartTime == nil {
 		t.Errorf("%+v %+v", j.Spec, j.Status)
 	}
 	f.end(2, 0).is("2 active, 2 succeeded, 0 failed")
@@ -138,7 +144,8 @@ func TestOnlyASuccessResetsAJobsBackOff(t *testing.T) {
 		f.pass(wait - time.Second).quiet().is(fmt.Sprintf("0 active, 0 succeeded, %d failed", i+1))
 		f.pass(time.Second).quiet().is(fmt.Sprintf("1 active, 0 succeeded, %d failed", i+1))
 	}
-	f.end(1, 0).is("1 active, 1 succeeded, 3 failed").end(1, 3).pass(10 * time.Second).is("1 active, 1 succeeded, 4 failed")
+	f.end(1, 0).is("1 active, 1 succeeded, 3 failed").end(1,
+		3).pass(10 * time.Second).is("1 active, 1 succeeded, 4 failed")
 }
 
 // A Job that runs for months on devices that are off each night soon gets a new pod each time.
@@ -148,7 +155,8 @@ func TestAnEvictedJobIsRetriedSoon(t *testing.T) {
 		f.pass(24*time.Hour).edit(state.KeyOf(f.livePods()[0]), func(o state.Object) {
 			p := o.(*corev1.Pod)
 			p.Spec.NodeName, p.Status.Phase = "pi-1", corev1.PodFailed
-			state.SetPodCondition(p, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager"}, f.now)
+			state.SetPodCondition(p, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+				Reason: "DeletionByTaintManager"}, f.now)
 		})
 		f.settle().pass(10 * time.Second).quiet().is(fmt.Sprintf("1 active, 0 succeeded, %d failed", i+1))
 	}
@@ -160,7 +168,8 @@ func TestEvictedPodsOfAJobBackOff(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) {
 		s.PodReplacementPolicy = new(batchv1.Failed)
 		s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
-			Action: batchv1.PodFailurePolicyActionIgnore, OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget}},
+			Action:          batchv1.PodFailurePolicyActionIgnore,
+			OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget}},
 		}}}
 	})).settle()
 	for end := f.now.Add(time.Hour); f.now.Before(end); f.pass(time.Second) {
@@ -207,7 +216,8 @@ func TestAJobContinuesWithoutAnOutOfServiceNode(t *testing.T) {
 		f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, func(o state.Object) {
 			n := o.(*corev1.Node)
 			n.Status.Conditions[0].Status = corev1.ConditionUnknown
-			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService,
+				Effect: corev1.TaintEffectNoExecute})
 		}).settle().quiet()
 	}
 	leave := func(f *fleet, pod *corev1.Pod) {
@@ -215,7 +225,8 @@ func TestAJobContinuesWithoutAnOutOfServiceNode(t *testing.T) {
 		f.apply(c)
 		f.settle().quiet()
 	}
-	for name, steps := range map[string][]func(*fleet, *corev1.Pod){"asked before": {leave, out}, "asked after": {out, leave}} {
+	for name, steps := range map[string][]func(*fleet, *corev1.Pod){"asked before": {leave, out},
+		"asked after": {out, leave}} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.PodReplacementPolicy = new(batchv1.Failed) })).settle()
 			pod := f.livePods()[0]
@@ -238,7 +249,8 @@ func TestAnIndexedJob(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(4, 2))).settle().quiet()
 	for _, pod := range f.livePods() {
 		i := pod.Annotations[batchv1.JobCompletionIndexAnnotation]
-		if !strings.HasPrefix(pod.Name, "task-"+i+"-") || pod.Spec.Hostname != "task-"+i || pod.Labels[batchv1.JobCompletionIndexAnnotation] != i ||
+		if !strings.HasPrefix(pod.Name, "task-"+i+"-") || pod.Spec.Hostname != "task-"+i ||
+			pod.Labels[batchv1.JobCompletionIndexAnnotation] != i ||
 			pod.Spec.Containers[0].Env[0].ValueFrom.FieldRef.FieldPath != "metadata.annotations['batch.kubernetes.io/job-completion-index']" {
 			t.Errorf("%+v %+v", pod.ObjectMeta, pod.Spec)
 		}
@@ -266,11 +278,13 @@ func TestAnIndexedJobIsScaled(t *testing.T) {
 	scale(f, 3).end(1, 0, 0).end(1, 0, 2).is("0 active, 3 succeeded, 0 failed, indexes 0-2, Complete CompletionsReached")
 
 	limited := func(s *batchv1.JobSpec) {
-		s.BackoffLimitPerIndex, s.BackoffLimit, s.PodReplacementPolicy = new(int32(0)), new(int32(1<<31-1)), new(batchv1.Failed)
+		s.BackoffLimitPerIndex, s.BackoffLimit, s.PodReplacementPolicy = new(int32(0)), new(int32(1<<31-1)),
+			new(batchv1.Failed)
 	}
 	f = newFleet(t).put(node("pi-1"), aJob(indexedJob(4, 4), limited)).settle().quiet()
 	f.end(1, 1, 2).is("3 active, 0 succeeded, 1 failed, failed 2")
-	scale(f, 2).is("2 active, 0 succeeded, 1 failed").end(1, 0, 0).end(1, 0, 1).is("0 active, 2 succeeded, 1 failed, indexes 0,1, Complete CompletionsReached")
+	scale(f, 2).is("2 active, 0 succeeded, 1 failed").end(1, 0, 0).end(1, 0,
+		1).is("0 active, 2 succeeded, 1 failed, indexes 0,1, Complete CompletionsReached")
 }
 
 func TestALimitForEachIndex(t *testing.T) {
@@ -283,7 +297,9 @@ func TestALimitForEachIndex(t *testing.T) {
 	f = newFleet(t).put(node("pi-1"), aJob(indexedJob(4, 4), limited, func(s *batchv1.JobSpec) {
 		s.MaxFailedIndexes = new(int32(0))
 		s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
-			Action: batchv1.PodFailurePolicyActionFailIndex, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpNotIn, Values: []int32{1}},
+			Action: batchv1.PodFailurePolicyActionFailIndex,
+			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpNotIn,
+				Values: []int32{1}},
 		}}}
 	})).settle()
 	f.end(1, 1, 0).is("3 active, 0 succeeded, 1 failed")
@@ -298,8 +314,10 @@ func TestALimitForEachIndex(t *testing.T) {
 func TestFailuresOfAnIndexOutliveItsPods(t *testing.T) {
 	limited := func(s *batchv1.JobSpec) { s.BackoffLimitPerIndex, s.BackoffLimit = new(int32(2)), new(int32(1<<31-1)) }
 	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(2, 2), limited)).settle().quiet()
-	for i, want := range []string{"2 active, 0 succeeded, 1 failed", "2 active, 0 succeeded, 2 failed", "1 active, 0 succeeded, 3 failed, failed 0"} {
-		pod := f.livePods()[slices.IndexFunc(f.livePods(), func(p *corev1.Pod) bool { return p.Annotations[batchv1.JobCompletionIndexAnnotation] == "0" })]
+	for i, want := range []string{"2 active, 0 succeeded, 1 failed", "2 active, 0 succeeded, 2 failed",
+		"1 active, 0 succeeded, 3 failed, failed 0"} {
+		pod := f.livePods()[slices.IndexFunc(f.livePods(),
+			func(p *corev1.Pod) bool { return p.Annotations[batchv1.JobCompletionIndexAnnotation] == "0" })]
 		if got := pod.Annotations[batchv1.JobIndexFailureCountAnnotation]; got != fmt.Sprint(i) {
 			t.Errorf("pod %d is annotated with %s failures of its index", i, got)
 		}
@@ -312,7 +330,9 @@ func TestFailuresOfAnIndexOutliveItsPods(t *testing.T) {
 	f = newFleet(t).put(node("pi-1"), aJob(indexedJob(1, 1), limited, func(s *batchv1.JobSpec) {
 		s.BackoffLimitPerIndex = new(int32(0))
 		s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
-			Action: batchv1.PodFailurePolicyActionIgnore, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{42}},
+			Action: batchv1.PodFailurePolicyActionIgnore,
+			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpIn,
+				Values: []int32{42}},
 		}}}
 	})).settle()
 	for range 2 {
@@ -330,7 +350,8 @@ func TestFailuresOfAnIndexOutliveItsPods(t *testing.T) {
 
 func TestARuleEndsAJob(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(5, 5), func(s *batchv1.JobSpec) {
-		s.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{SucceededIndexes: new("1,3-4"), SucceededCount: new(int32(2))}}}
+		s.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{SucceededIndexes: new("1,3-4"),
+			SucceededCount: new(int32(2))}}}
 	})).settle()
 	f.end(1, 0, 0).end(1, 0, 3).is("3 active, 2 succeeded, 0 failed, indexes 0,3")
 	f.end(1, 0, 4).is("0 active, 3 succeeded, 0 failed, indexes 0,3,4, Complete SuccessPolicy")
@@ -338,12 +359,15 @@ func TestARuleEndsAJob(t *testing.T) {
 	f = newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) {
 		s.Completions, s.Parallelism = new(int32(3)), new(int32(3))
 		s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
-			Action: batchv1.PodFailurePolicyActionFailJob, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: new("c"), Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{42}},
+			Action: batchv1.PodFailurePolicyActionFailJob,
+			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: new("c"),
+				Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{42}},
 		}}}
 	})).settle()
 	f.end(1, 41).is("2 active, 0 succeeded, 1 failed")
 	f.end(1, 42)
-	if end := state.JobEnd(f.job()); end == nil || end.Reason != "PodFailurePolicy" || !strings.HasSuffix(end.Message, "failed with exit code 42 matching FailJob rule at index 0") {
+	if end := state.JobEnd(f.job()); end == nil || end.Reason != "PodFailurePolicy" || !strings.HasSuffix(end.Message,
+		"failed with exit code 42 matching FailJob rule at index 0") {
 		t.Errorf("the Job's end is %+v", end)
 	}
 }
@@ -404,7 +428,8 @@ func TestAnExternallyManagedJobExpires(t *testing.T) {
 				s.ManagedBy, s.TTLSecondsAfterFinished = new("kueue.x-k8s.io/multikueue"), c.ttl
 			})).settle().pass(time.Hour)
 			f.edit(state.KeyOf(f.job()), func(o state.Object) {
-				o.(*batchv1.Job).Status.Conditions = []batchv1.JobCondition{{Type: c.end, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(f.now)}}
+				o.(*batchv1.Job).Status.Conditions = []batchv1.JobCondition{{Type: c.end, Status: corev1.ConditionTrue,
+					LastTransitionTime: metav1.NewTime(f.now)}}
 			}).pass(59 * time.Second)
 			if n := len(f.jobs()); n != 1 || len(f.pods()) != 0 {
 				t.Errorf("before the TTL there are %d Jobs and the pods %v", n, f.pods())
@@ -419,7 +444,10 @@ func TestAnExternallyManagedJobExpires(t *testing.T) {
 
 func TestADeletedJobReleasesItsPods(t *testing.T) {
 	for _, orphan := range []bool{false, true} {
-		f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.Completions, s.Parallelism = new(int32(3)), new(int32(3)) })).settle()
+		f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) {
+			s.Completions, s.Parallelism = new(int32(3)),
+				new(int32(3))
+		})).settle()
 		f.end(1, 0)
 		f.edit(state.KeyOf(f.livePods()[0]), func(o state.Object) { o.(*corev1.Pod).Spec.NodeName = "pi-1" }).settle()
 		if orphan {
@@ -488,13 +516,15 @@ func TestAJobAdoptsAndReleasesPods(t *testing.T) {
 		t.Errorf("the pod is not adopted: %+v", p.ObjectMeta)
 	}
 	f.edit(k, func(o state.Object) { o.SetLabels(nil) }).settle().quiet()
-	if p := f.s.Pod("default", k.Name); metav1.GetControllerOf(p) != nil || len(p.Finalizers) > 0 || len(f.livePods()) != 2 {
+	if p := f.s.Pod("default", k.Name); metav1.GetControllerOf(p) != nil || len(p.Finalizers) > 0 ||
+		len(f.livePods()) != 2 {
 		t.Errorf("the pod is not released and replaced: %+v", p.ObjectMeta)
 	}
 }
 
 func TestIndexesAreWrittenAsKubernetesDoes(t *testing.T) {
-	for _, c := range [][2]string{{"", ""}, {"0", "0"}, {"1,2", "1,2"}, {"1-2", "1,2"}, {"0,1,2,5,7,8", "0-2,5,7,8"}, {"3-1,x,4", "4"}, {"5,1", "5"}, {"0-999999999", ""}} {
+	for _, c := range [][2]string{{"", ""}, {"0", "0"}, {"1,2", "1,2"}, {"1-2", "1,2"}, {"0,1,2,5,7,8", "0-2,5,7,8"},
+		{"3-1,x,4", "4"}, {"5,1", "5"}, {"0-999999999", ""}} {
 		if got := parseIndexes(c[0]).String(); got != c[1] {
 			t.Errorf("%q: %q, want %q", c[0], got, c[1])
 		}
@@ -503,13 +533,15 @@ func TestIndexesAreWrittenAsKubernetesDoes(t *testing.T) {
 
 // A Job without defaults, as in a restored database, causes no panic.
 func TestAJobWithoutDefaultsIsDecided(t *testing.T) {
-	newFleet(t).put(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "task", Namespace: "default"}}, &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "default"}}).settle()
+	newFleet(t).put(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "task", Namespace: "default"}},
+		&batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "default"}}).settle()
 }
 
 func aCronJob(schedule string, edits ...func(*batchv1.CronJobSpec)) *batchv1.CronJob {
 	c := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "nightly", Namespace: "default"}, Spec: batchv1.CronJobSpec{
 		Schedule: schedule, ConcurrencyPolicy: batchv1.AllowConcurrent, Suspend: new(false),
-		SuccessfulJobsHistoryLimit: new(int32(3)), FailedJobsHistoryLimit: new(int32(1)), JobTemplate: batchv1.JobTemplateSpec{Spec: aJob().Spec},
+		SuccessfulJobsHistoryLimit: new(int32(3)), FailedJobsHistoryLimit: new(int32(1)),
+		JobTemplate: batchv1.JobTemplateSpec{Spec: aJob().Spec},
 	}}
 	for _, e := range edits {
 		e(&c.Spec)
@@ -600,7 +632,8 @@ func (f *fleet) byHand(cron string) *fleet {
 	c := f.s.Get(state.Key{Kind: state.CronJobs, Namespace: "default", Name: cron}).(*batchv1.CronJob)
 	job := aJob()
 	job.Name, job.Annotations = "by-hand", map[string]string{"cronjob.kubernetes.io/instantiate": "manual"}
-	job.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "CronJob", Name: cron, UID: c.UID, Controller: new(true)}}
+	job.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "CronJob", Name: cron, UID: c.UID,
+		Controller: new(true)}}
 	return f.put(job).settle()
 }
 
@@ -757,7 +790,8 @@ func TestAJobWithoutLabelsGetsItsPodsLabels(t *testing.T) {
 	job := func(name string) *batchv1.Job {
 		return f.s.Get(state.Key{Kind: state.Jobs, Namespace: "default", Name: name}).(*batchv1.Job)
 	}
-	if l := job("bare").Labels; l["app"] != "kiosk" || l[batchv1.JobNameLabel] != "bare" || l["job-name"] != "bare" || l[batchv1.ControllerUidLabel] != string(job("bare").UID) {
+	if l := job("bare").Labels; l["app"] != "kiosk" || l[batchv1.JobNameLabel] != "bare" || l["job-name"] != "bare" ||
+		l[batchv1.ControllerUidLabel] != string(job("bare").UID) {
 		t.Errorf("a job without labels gets the labels %v", l)
 	}
 	if l := job("labelled").Labels; len(l) != 1 {

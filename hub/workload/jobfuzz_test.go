@@ -71,13 +71,16 @@ func holdJob(t *testing.T, seed uint64, f *fleet, j *batchv1.Job, done map[types
 	st := j.Status
 	switch {
 	case live > *j.Spec.Parallelism || st.Active != live:
-		t.Fatalf("seed %d: %d pods of %s are active, want at most %d; its status says %d", seed, live, j.Name, *j.Spec.Parallelism, st.Active)
+		t.Fatalf("seed %d: %d pods of %s are active, want at most %d; its status says %d", seed, live, j.Name,
+			*j.Spec.Parallelism, st.Active)
 	case *j.Spec.CompletionMode == batchv1.NonIndexedCompletion && st.Succeeded != done[j.UID]:
 		t.Fatalf("seed %d: %d pods of %s have succeeded, but its status says %d", seed, done[j.UID], j.Name, st.Succeeded)
-	case state.JobCondition(j, batchv1.JobComplete) != nil && st.Succeeded < *j.Spec.Completions && j.Spec.SuccessPolicy == nil:
+	case state.JobCondition(j, batchv1.JobComplete) != nil && st.Succeeded < *j.Spec.Completions &&
+		j.Spec.SuccessPolicy == nil:
 		t.Fatalf("seed %d: %s is complete with %d of %d completions", seed, j.Name, st.Succeeded, *j.Spec.Completions)
 	case st.Failed > *j.Spec.BackoffLimit+4: // so many pods may fail at the same time
-		t.Fatalf("seed %d: %d pods of %s have failed, with a back-off limit of %d", seed, st.Failed, j.Name, *j.Spec.BackoffLimit)
+		t.Fatalf("seed %d: %d pods of %s have failed, with a back-off limit of %d", seed, st.Failed, j.Name,
+			*j.Spec.BackoffLimit)
 	}
 }
 
@@ -94,7 +97,8 @@ func disturbJobs(f *fleet, r *rand.Rand, done map[types.UID]int32) {
 			return
 		}
 		j := aJob(func(s *batchv1.JobSpec) {
-			s.Completions, s.Parallelism, s.BackoffLimit = new(int32(1+r.IntN(6))), new(int32(1+r.IntN(4))), new(int32(r.IntN(6)))
+			s.Completions, s.Parallelism, s.BackoffLimit = new(int32(1+r.IntN(6))), new(int32(1+r.IntN(4))),
+				new(int32(r.IntN(6)))
 			if r.IntN(2) == 0 {
 				s.CompletionMode = new(batchv1.IndexedCompletion)
 				if r.IntN(2) == 0 {
@@ -143,7 +147,8 @@ func disturbJobs(f *fleet, r *rand.Rand, done map[types.UID]int32) {
 			f.remove(k)
 		} else {
 			f.put(aCronJob("* * * * *", func(s *batchv1.CronJobSpec) {
-				s.ConcurrencyPolicy = []batchv1.ConcurrencyPolicy{batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent}[r.IntN(3)]
+				s.ConcurrencyPolicy = []batchv1.ConcurrencyPolicy{batchv1.AllowConcurrent, batchv1.ForbidConcurrent,
+					batchv1.ReplaceConcurrent}[r.IntN(3)]
 			}))
 		}
 	default: // change a pod
@@ -156,13 +161,16 @@ func disturbJobs(f *fleet, r *rand.Rand, done map[types.UID]int32) {
 				return
 			}
 			ref := metav1.GetControllerOf(pod)
-			if j, _ := f.s.Get(state.Key{Kind: state.Jobs, Namespace: "default", Name: ownerName(ref)}).(*batchv1.Job); phase == corev1.PodSucceeded && tracked(pod) && j != nil && j.UID == ref.UID {
+			if j, _ := f.s.Get(state.Key{Kind: state.Jobs, Namespace: "default",
+				Name: ownerName(ref)}).(*batchv1.Job); phase == corev1.PodSucceeded && tracked(pod) && j != nil &&
+				j.UID == ref.UID {
 				done[ref.UID]++
 			}
 			f.edit(state.KeyOf(pod), func(o state.Object) {
 				p := o.(*corev1.Pod)
 				p.Spec.NodeName, p.Status.Phase = "pi-1", phase
-				p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}}
+				p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c",
+					State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}}
 			})
 		}
 		switch r.IntN(7) {

@@ -33,7 +33,8 @@ func TestCreatedObjectsHaveValidNames(t *testing.T) {
 			for _, k := range []state.Kind{state.Pods, state.ReplicaSets, state.ControllerRevisions} {
 				for o := range f.s.All(k, "default") {
 					made[k]++
-					if errs := apivalidation.ValidateObjectMetaAccessor(o, true, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata")); len(errs) > 0 && state.KindOf(o) != state.Pods {
+					if errs := apivalidation.ValidateObjectMetaAccessor(o, true, apivalidation.NameIsDNSSubdomain,
+						field.NewPath("metadata")); len(errs) > 0 && state.KindOf(o) != state.Pods {
 						t.Error(errs.ToAggregate())
 					}
 					if wrong := apivalidation.NameIsDNSSubdomain(o.GetName(), false); len(wrong) > 0 {
@@ -48,7 +49,8 @@ func TestCreatedObjectsHaveValidNames(t *testing.T) {
 				if h := pod.Spec.Hostname; h != "" && len(validation.IsDNS1123Label(h)) > 0 {
 					t.Errorf("%s has the invalid host name %q", pod.Name, h)
 				}
-				if at := pod.Annotations[batchv1.JobCompletionIndexAnnotation]; at != "" && called == "kiosk" && pod.Spec.Hostname != "kiosk-"+at {
+				if at := pod.Annotations[batchv1.JobCompletionIndexAnnotation]; at != "" && called == "kiosk" &&
+					pod.Spec.Hostname != "kiosk-"+at {
 					t.Errorf("%s has the invalid host name %q", pod.Name, pod.Spec.Hostname)
 				}
 			}

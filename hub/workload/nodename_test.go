@@ -15,7 +15,8 @@ func TestAPodWithANodeName(t *testing.T) {
 	named := func(selector map[string]string) *corev1.Pod {
 		t := template("kiosk:1")
 		t.Spec.NodeName, t.Spec.NodeSelector = "pi-9", selector
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk", Labels: t.Labels}, Spec: t.Spec, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk", Labels: t.Labels},
+			Spec: t.Spec, Status: corev1.PodStatus{Phase: corev1.PodPending}}
 	}
 	camera := map[string]string{"camera": "yes"}
 	with := func() *corev1.Node {
@@ -49,7 +50,8 @@ func TestAPodWithANodeName(t *testing.T) {
 	t.Run("a pod on an unknown node gets a warning and is removed later", func(t *testing.T) {
 		f := newFleet(t).put(named(nil)).settle().quiet()
 		one(t, warned(f, "NodeNotFound"), "pods kiosk:", "pi-9")
-		if c := state.PodCondition(f.s.Pod("default", "kiosk"), corev1.PodScheduled); c == nil || c.Status != corev1.ConditionFalse || c.Reason != "NodeNotFound" || !strings.Contains(c.Message, "pi-9") {
+		if c := state.PodCondition(f.s.Pod("default", "kiosk"), corev1.PodScheduled); c == nil ||
+			c.Status != corev1.ConditionFalse || c.Reason != "NodeNotFound" || !strings.Contains(c.Message, "pi-9") {
 			t.Errorf("the pod's condition is %+v", c)
 		}
 		if f.pass(DefaultQuarantine).quiet(); len(f.pods()) != 0 {
@@ -70,7 +72,8 @@ func TestAPodWithANodeName(t *testing.T) {
 	t.Run("the pod fails if the node does not match its selector", func(t *testing.T) {
 		f := newFleet(t).put(node("pi-9"), named(camera)).settle().quiet()
 		one(t, warned(f, "NodeAffinity"), "pods kiosk:", "pi-9")
-		if st := f.s.Pod("default", "kiosk").Status; st.Phase != corev1.PodFailed || st.Reason != "NodeAffinity" || st.Message == "" {
+		if st := f.s.Pod("default", "kiosk").Status; st.Phase != corev1.PodFailed || st.Reason != "NodeAffinity" ||
+			st.Message == "" {
 			t.Errorf("the pod is %+v", st)
 		}
 	})
@@ -85,7 +88,10 @@ func TestAPodWithANodeName(t *testing.T) {
 	})
 	t.Run("a running or scheduled pod stays when the label is removed", func(t *testing.T) {
 		f := newFleet(t).put(with(), named(camera)).settle().ready("kiosk", "pi-9").settle()
-		f.edit(state.Key{Kind: state.Nodes, Name: "pi-9"}, func(o state.Object) { delete(o.GetLabels(), "camera") }).settle().quiet()
+		f.edit(state.Key{Kind: state.Nodes, Name: "pi-9"}, func(o state.Object) {
+			delete(o.GetLabels(),
+				"camera")
+		}).settle().quiet()
 		if st := f.s.Pod("default", "kiosk").Status; st.Phase != corev1.PodRunning {
 			t.Errorf("the pod is %+v", st)
 		}

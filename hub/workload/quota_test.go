@@ -18,16 +18,19 @@ import (
 func TestQuotaUsageEqualsAFullCount(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	s := state.Empty("hub", now)
-	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "a"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
-		"pods": resource.MustParse("2"), "count/pods": resource.MustParse("9"), "requests.cpu": resource.MustParse("1"), "resourcequotas": resource.MustParse("5")}},
+	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "a"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+			"pods": resource.MustParse("2"), "count/pods": resource.MustParse("9"), "requests.cpu": resource.MustParse("1"), "resourcequotas": resource.MustParse("5")}},
 		Status: corev1.ResourceQuotaStatus{Used: corev1.ResourceList{"pods": resource.MustParse("77")}}} // a wrong value, for example of a restored database
 	pod := func(name string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
-			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")}}}}}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")}}}}}}
 	}
 	done, leaving, elsewhere := pod("done"), pod("leaving"), pod("elsewhere")
 	done.Status.Phase, elsewhere.Namespace = corev1.PodSucceeded, "b"
-	leaving.DeletionTimestamp, leaving.DeletionGracePeriodSeconds = &metav1.Time{Time: now.Add(10 * time.Second)}, new(int64(10))
+	leaving.DeletionTimestamp, leaving.DeletionGracePeriodSeconds = &metav1.Time{Time: now.Add(10 * time.Second)},
+		new(int64(10))
 	step := func(at time.Time, want string, changes ...state.Change) {
 		t.Helper()
 		next, log := state.Apply(s, changes)
@@ -53,7 +56,8 @@ func TestQuotaUsageEqualsAFullCount(t *testing.T) {
 		t.Errorf("a pod that should have stopped still counts: %v", plan.Changes)
 	}
 	end := now.Add(20 * time.Second)
-	if plan = (Quotas{}).Decide(s, Quotas{}.Subjects(s), end); len(plan.Alarms) != 1 || !plan.Alarms[0].At.Equal(end.Add(1)) {
+	if plan = (Quotas{}).Decide(s, Quotas{}.Subjects(s), end); len(plan.Alarms) != 1 ||
+		!plan.Alarms[0].At.Equal(end.Add(1)) {
 		t.Errorf("at the deadline the pod still counts; the alarms are %v", plan.Alarms)
 	}
 	step(now, "0 1 0 1", state.Remove(leaving, ""), state.Remove(ended, ""))
@@ -62,11 +66,13 @@ func TestQuotaUsageEqualsAFullCount(t *testing.T) {
 // Freed usage may be used at once, but is never overestimated. At intervals all usage is counted.
 func TestALargeNamespaceIsCountedAtIntervals(t *testing.T) {
 	key := state.Key{Kind: state.ResourceQuotas, Namespace: "a", Name: "q"}
-	hard := corev1.ResourceList{"pods": resource.MustParse("1000"), "count/pods": resource.MustParse("1000"), "requests.cpu": resource.MustParse("100"), "configmaps": resource.MustParse("50")}
+	hard := corev1.ResourceList{"pods": resource.MustParse("1000"), "count/pods": resource.MustParse("1000"),
+		"requests.cpu": resource.MustParse("100"), "configmaps": resource.MustParse("50")}
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		now := start
-		s, _ := state.Apply(state.Empty("hub", now), []state.Change{state.Put(&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}, "")})
+		s, _ := state.Apply(state.Empty("hub", now),
+			[]state.Change{state.Put(&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}, "")})
 		quota := func() *corev1.ResourceQuota { return s.Get(key).(*corev1.ResourceQuota) }
 		wake, turns, counted := time.Time{}, 0, 0
 		decide := func(subjects []state.Subject) (turn bool) {
@@ -100,8 +106,10 @@ func TestALargeNamespaceIsCountedAtIntervals(t *testing.T) {
 			decide(state.Touched(Quotas{}.Touches, log))
 		}
 		pod := func(i int) *corev1.Pod {
-			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p-%03d", i), Namespace: "a"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
-				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(fmt.Sprintf("%dm", 10+r.IntN(90)))}}}}}}
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p-%03d", i), Namespace: "a"},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
+					Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(fmt.Sprintf("%dm",
+						10+r.IntN(90)))}}}}}}
 		}
 		decide(Quotas{}.Subjects(s))
 		next := 0
@@ -168,10 +176,12 @@ func TestALargeNamespaceIsCountedAtIntervals(t *testing.T) {
 }
 
 func TestFreedUsageOfALargeNamespaceIsAvailableAtOnce(t *testing.T) {
-	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "a"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("200")}}}
+	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", Namespace: "a"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("200")}}}
 	changes := []state.Change{state.Put(q, "")}
 	for i := range 200 {
-		changes = append(changes, state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p-", i), Namespace: "a"}}, ""))
+		changes = append(changes, state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p-", i),
+			Namespace: "a"}}, ""))
 	}
 	s, log := state.Apply(state.Empty("hub", start), changes)
 	plan := Quotas{}.Decide(s, state.Touched(Quotas{}.Touches, log), start)

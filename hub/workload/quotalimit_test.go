@@ -57,7 +57,8 @@ func (f *fleet) within() *fleet {
 	for name, used := range want.Used {
 		says, hard := q.Status.Used[name], q.Spec.Hard[name]
 		if says.Cmp(used) != 0 || used.Cmp(hard) > 0 {
-			f.t.Errorf("the usage of %s is %s, the status says %s, the limit is %s\n%s", name, used.String(), says.String(), hard.String(), strings.Join(f.log, "\n"))
+			f.t.Errorf("the usage of %s is %s, the status says %s, the limit is %s\n%s", name, used.String(), says.String(),
+				hard.String(), strings.Join(f.log, "\n"))
 		}
 	}
 	return f
@@ -201,10 +202,12 @@ func TestAFullQuotaLimitsAStatefulSetsClaims(t *testing.T) {
 		f.put(of("1Gi", parallel)).within().has("db-0", "db-2")
 	})
 	t.Run("a limit range", func(t *testing.T) {
-		f := limited(t, "pods", "9").put(&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "default"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
-			{Type: corev1.LimitTypePersistentVolumeClaim, Max: amounts("storage", "1Gi")}}}})
+		f := limited(t, "pods", "9").put(&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "default"},
+			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
+				{Type: corev1.LimitTypePersistentVolumeClaim, Max: amounts("storage", "1Gi")}}}})
 		f.put(of("2Gi")).within().has()
-		if got := f.refusals(); len(got) != 1 || !strings.Contains(got[0], "maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi") {
+		if got := f.refusals(); len(got) != 1 || !strings.Contains(got[0],
+			"maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi") {
 			t.Errorf("got %q", got)
 		}
 	})
@@ -343,7 +346,8 @@ func TestAQuotaOfJobsLimitsCronJobs(t *testing.T) {
 				t.Errorf("jobs %s, want %s", got, c.want)
 			}
 			events := f.refusals()
-			if len(events) != c.events || !strings.HasPrefix(events[0], "cronjob-controller ") || !strings.Contains(events[0], `Error creating job: jobs.batch "nightly-`) ||
+			if len(events) != c.events || !strings.HasPrefix(events[0], "cronjob-controller ") || !strings.Contains(events[0],
+				`Error creating job: jobs.batch "nightly-`) ||
 				!strings.Contains(events[0], `is forbidden: exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=`) {
 				t.Errorf("got %q", events)
 			}

@@ -39,7 +39,8 @@ func TestRefusedPodsAreReportedAndCreatedOnceAllowed(t *testing.T) {
 		}
 	}
 	slices.Sort(messages)
-	if len(messages) != 2 || !strings.HasPrefix(messages[0], "daemonset-controller: Error creating: pods ") || !strings.HasSuffix(messages[1], "-\" is forbidden: the level is strict") {
+	if len(messages) != 2 || !strings.HasPrefix(messages[0], "daemonset-controller: Error creating: pods ") ||
+		!strings.HasSuffix(messages[1], "-\" is forbidden: the level is strict") {
 		t.Errorf("got %q", messages)
 	}
 	failure := func() (all []string) {
@@ -60,7 +61,8 @@ func TestRefusedPodsAreReportedAndCreatedOnceAllowed(t *testing.T) {
 	if got := failure(); !slices.Equal(got, []string{"True FailedCreate", "True FailedCreate"}) {
 		t.Errorf("conditions %q", got)
 	}
-	f.edit(state.Key{Kind: state.Namespaces, Name: "default"}, func(o state.Object) { o.SetLabels(map[string]string{"level": "open"}) }).settle().quiet()
+	f.edit(state.Key{Kind: state.Namespaces, Name: "default"},
+		func(o state.Object) { o.SetLabels(map[string]string{"level": "open"}) }).settle().quiet()
 	if got := f.pods(); len(got) != 3 {
 		t.Errorf("pods %v, want 3", got)
 	}
@@ -68,7 +70,8 @@ func TestRefusedPodsAreReportedAndCreatedOnceAllowed(t *testing.T) {
 		t.Errorf("conditions %q, want none", got)
 	}
 	// Running pods stay when the level becomes stricter; missing pods are not created.
-	f.edit(state.Key{Kind: state.Namespaces, Name: "default"}, func(o state.Object) { o.SetLabels(map[string]string{"level": "strict"}) }).settle().quiet()
+	f.edit(state.Key{Kind: state.Namespaces, Name: "default"},
+		func(o state.Object) { o.SetLabels(map[string]string{"level": "strict"}) }).settle().quiet()
 	if got := f.pods(); len(got) != 3 {
 		t.Errorf("pods %v, want 3", got)
 	}

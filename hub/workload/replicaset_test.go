@@ -14,7 +14,8 @@ import (
 )
 
 func bare(name string, edits ...func(*corev1.Pod)) *corev1.Pod {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{"app": "kiosk"}}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default",
+		Labels: map[string]string{"app": "kiosk"}}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
 	for _, e := range edits {
 		e(pod)
 	}
@@ -100,7 +101,8 @@ func TestCreatedPodsAreAdmitted(t *testing.T) {
 			t.Errorf("Admit is not called for %s", pod.Name)
 		}
 		ref := metav1.GetControllerOf(pod)
-		if ref == nil || pod.GenerateName != ref.Name+"-" || len(pod.Name) != len(ref.Name)+6 || pod.Status.Phase != corev1.PodPending || pod.CreationTimestamp.IsZero() {
+		if ref == nil || pod.GenerateName != ref.Name+"-" || len(pod.Name) != len(ref.Name)+6 ||
+			pod.Status.Phase != corev1.PodPending || pod.CreationTimestamp.IsZero() {
 			t.Errorf("the created pod is %+v", pod.ObjectMeta)
 		}
 	}
@@ -139,7 +141,8 @@ func TestRejectedPodsAreReplacedWithBackOff(t *testing.T) {
 						pod := o.(*corev1.Pod)
 						pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, c.reason
 						if c.reason == "Evicted" {
-							state.SetPodCondition(pod, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet}, f.now)
+							state.SetPodCondition(pod, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+								Reason: corev1.PodReasonTerminationByKubelet}, f.now)
 						}
 					})
 				}
@@ -179,14 +182,17 @@ func TestBudget(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.spec.Selector = selector
-			f := newFleet(t).put(node("pi-1"), deployment(5), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "pdb", Namespace: "default", Generation: 1}, Spec: c.spec}).settle()
+			f := newFleet(t).put(node("pi-1"), deployment(5),
+				&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "pdb", Namespace: "default", Generation: 1},
+					Spec: c.spec}).settle()
 			for _, name := range f.pods()[:c.ready] {
 				f.ready(name, "pi-1")
 			}
 			f.settle().quiet()
 			key := state.Key{Kind: state.PodDisruptionBudgets, Namespace: "default", Name: "pdb"}
 			st := f.s.Get(key).(*policyv1.PodDisruptionBudget).Status
-			if st.ExpectedPods != c.expected || st.DesiredHealthy != c.desired || st.DisruptionsAllowed != c.allowed || st.CurrentHealthy != int32(c.ready) {
+			if st.ExpectedPods != c.expected || st.DesiredHealthy != c.desired || st.DisruptionsAllowed != c.allowed ||
+				st.CurrentHealthy != int32(c.ready) {
 				t.Fatalf("the status is %+v", st)
 			}
 			// An allowed eviction counts until its pod is removed, at most for 2 min.
@@ -197,7 +203,8 @@ func TestBudget(t *testing.T) {
 				t.Errorf("after an allowed eviction: %+v", st)
 			}
 			f.pass(state.DisruptedFor).quiet()
-			if st := f.s.Get(key).(*policyv1.PodDisruptionBudget).Status; st.CurrentHealthy != int32(c.ready) || len(st.DisruptedPods) != 0 {
+			if st := f.s.Get(key).(*policyv1.PodDisruptionBudget).Status; st.CurrentHealthy != int32(c.ready) ||
+				len(st.DisruptedPods) != 0 {
 				t.Errorf("2 min after the eviction: %+v", st)
 			}
 		})

@@ -29,7 +29,8 @@ func TestScenarioOrphans(t *testing.T) {
 		}, "done run"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFleet(t).put(node("pi-1"), bare("run", running("pi-1")), bare("done", running("pi-1"), in(corev1.PodSucceeded))).settle()
+			f := newFleet(t).put(node("pi-1"), bare("run", running("pi-1")), bare("done", running("pi-1"),
+				in(corev1.PodSucceeded))).settle()
 			c.act(f)
 			f.settle().quiet()
 			if got := strings.Join(f.pods(), " "); got != c.left {
@@ -70,7 +71,8 @@ func TestScenarioTerminating(t *testing.T) {
 			}
 		})
 	}
-	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown} {
+	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed,
+		corev1.PodUnknown} {
 		t.Run(fmt.Sprintf("S10.gc.8 a terminating pod without a node is removed in phase %s", phase), func(t *testing.T) {
 			f := newFleet(t).put(bare("goes", leaving, in(phase)), bare("stays", in(phase))).settle().quiet()
 			if got := strings.Join(f.pods(), " "); got != "stays" {
@@ -137,7 +139,8 @@ func TestScenarioDaemonSet(t *testing.T) {
 			f.edit(state.Key{Kind: state.Nodes, Name: "pi-1"}, func(o state.Object) {
 				o.(*corev1.Node).Spec.Taints = []corev1.Taint{{Key: "mine", Effect: c.effect}}
 			}).settle().quiet()
-			if got := len(f.livePods()); got != c.left || f.s.Get(probeKey).(*appsv1.DaemonSet).Status.DesiredNumberScheduled != 0 {
+			if got := len(f.livePods()); got != c.left ||
+				f.s.Get(probeKey).(*appsv1.DaemonSet).Status.DesiredNumberScheduled != 0 {
 				t.Errorf("%d pods live", got)
 			}
 		})

@@ -24,9 +24,11 @@ func aSet(replicas int32, change ...func(*appsv1.StatefulSetSpec)) *appsv1.State
 	s := &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: "default", Generation: 1},
 		Spec: appsv1.StatefulSetSpec{
-			Replicas: &replicas, Selector: selector, Template: template("db:1"), ServiceName: "dbs", RevisionHistoryLimit: new(int32(10)),
-			PodManagementPolicy: appsv1.OrderedReadyPodManagement,
-			UpdateStrategy:      appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(0))}},
+			Replicas: &replicas, Selector: selector, Template: template("db:1"), ServiceName: "dbs",
+			RevisionHistoryLimit: new(int32(10)),
+			PodManagementPolicy:  appsv1.OrderedReadyPodManagement,
+			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(0))}},
 		},
 	}
 	for _, c := range change {
@@ -140,14 +142,16 @@ func TestOrderedPodsWaitForThoseBeforeThem(t *testing.T) {
 		t.Errorf("the pods started in the order %v", order)
 	}
 	st := f.set().Status
-	if st.Replicas != 3 || st.ReadyReplicas != 3 || st.AvailableReplicas != 3 || st.CurrentReplicas != 3 || st.UpdatedReplicas != 3 ||
+	if st.Replicas != 3 || st.ReadyReplicas != 3 || st.AvailableReplicas != 3 || st.CurrentReplicas != 3 ||
+		st.UpdatedReplicas != 3 ||
 		st.CurrentRevision != st.UpdateRevision || st.CollisionCount == nil || st.ObservedGeneration != 1 {
 		t.Errorf("status %+v", st)
 	}
 
 	unready := func(name string) {
 		f.edit(podKey(name), func(o state.Object) {
-			state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
+			state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+				f.now)
 		})
 	}
 	unready("db-1")
@@ -185,7 +189,9 @@ func (f *fleet) leaving() (names []string) {
 
 // Upstream's test "Burst scaling should run to completion even with unhealthy pods".
 func TestParallelPodsDoNotWait(t *testing.T) {
-	f := newFleet(t).put(node("pi-1"), aSet(3, parallel, func(s *appsv1.StatefulSetSpec) { s.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} })).settle().quiet().has("db-5", "db-6", "db-7")
+	f := newFleet(t).put(node("pi-1"), aSet(3, parallel,
+		func(s *appsv1.StatefulSetSpec) { s.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} })).settle().quiet().has("db-5",
+		"db-6", "db-7")
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Ordinals.Start = 6 }).settle().quiet().has("db-6", "db-7", "db-8")
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).settle().quiet().has()
 	// A mistyped number of replicas must not fill the hub's memory.
@@ -217,7 +223,8 @@ func TestUpdatesGoFromTheLastDownToThePartition(t *testing.T) {
 		return f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = image }).settle().quiet()
 	}
 	image("db:2")
-	for i, want := range []string{"db-0=db:1 db-1=db:1 db-2=db:1-", "db-0=db:1 db-1=db:1- db-2=db:2", "db-0=db:1- db-1=db:2 db-2=db:2"} {
+	for i, want := range []string{"db-0=db:1 db-1=db:1 db-2=db:1-", "db-0=db:1 db-1=db:1- db-2=db:2",
+		"db-0=db:1- db-1=db:2 db-2=db:2"} {
 		if got := f.images(); got != want {
 			t.Fatalf("step %d: %s, want %s", i, got, want)
 		}
@@ -234,7 +241,8 @@ func TestUpdatesGoFromTheLastDownToThePartition(t *testing.T) {
 	}
 	image("db:1") // after a rollback the old revision is the newest again
 	f.up("pi-1")
-	if got := f.images(); got != "db-0=db:1 db-1=db:1 db-2=db:1" || f.set().Status.CurrentRevision != first || f.s.Len(state.ControllerRevisions) != 2 {
+	if got := f.images(); got != "db-0=db:1 db-1=db:1 db-2=db:1" || f.set().Status.CurrentRevision != first ||
+		f.s.Len(state.ControllerRevisions) != 2 {
 		t.Errorf("%s, status %+v, %d revisions", got, f.set().Status, f.s.Len(state.ControllerRevisions))
 	}
 
@@ -336,11 +344,13 @@ func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), node("pi-2"), aSet(2))
 	f.settle().ready("db-0", "pi-1").settle().ready("db-1", "pi-2").settle()
 	reach := func(status corev1.ConditionStatus) {
-		f.edit(state.Key{Kind: state.Nodes, Name: "pi-2"}, func(o state.Object) { o.(*corev1.Node).Status.Conditions[0].Status = status }).settle().quiet()
+		f.edit(state.Key{Kind: state.Nodes, Name: "pi-2"},
+			func(o state.Object) { o.(*corev1.Node).Status.Conditions[0].Status = status }).settle().quiet()
 	}
 	reach(corev1.ConditionUnknown)
 	c := f.set().Status.Conditions
-	if len(c) != 1 || c[0].Type != state.PodUnreachable || !strings.Contains(c[0].Message, "db-1 on pi-2 may still run") || !strings.Contains(c[0].Message, "kubectl delete node pi-2") {
+	if len(c) != 1 || c[0].Type != state.PodUnreachable || !strings.Contains(c[0].Message,
+		"db-1 on pi-2 may still run") || !strings.Contains(c[0].Message, "kubectl delete node pi-2") {
 		t.Fatalf("conditions %+v", c)
 	}
 	events := 0
@@ -405,7 +415,8 @@ func TestABlockedRolloutReportsTheCommandThatHelps(t *testing.T) {
 			t.Fatalf("%s is deleted", name)
 		}
 	}
-	if got := blocked(f.pass(time.Minute).quiet()); !strings.Contains(got, "db-2") || !strings.Contains(got, "kubectl delete pod db-2 -n default") {
+	if got := blocked(f.pass(time.Minute).quiet()); !strings.Contains(got, "db-2") || !strings.Contains(got,
+		"kubectl delete pod db-2 -n default") {
 		t.Errorf("the condition RolloutBlocked is %q", got)
 	}
 	events := 0
@@ -525,9 +536,11 @@ func TestARecreatedStatefulSetAdoptsItsPods(t *testing.T) {
 }
 
 func TestAForeignPodBlocksItsOrdinal(t *testing.T) {
-	stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0", Namespace: "default", Labels: map[string]string{"app": "other"}}}
+	stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0", Namespace: "default",
+		Labels: map[string]string{"app": "other"}}}
 	f := newFleet(t).put(node("pi-1"), stranger, aSet(1)).settle().quiet().has("db-0")
-	if c := f.set().Status.Conditions; len(c) != 1 || !strings.Contains(c[0].Message, `"db-0" already exists`) || f.set().Status.Replicas != 0 {
+	if c := f.set().Status.Conditions; len(c) != 1 || !strings.Contains(c[0].Message, `"db-0" already exists`) ||
+		f.set().Status.Replicas != 0 {
 		t.Fatalf("status %+v", f.set().Status)
 	}
 	f.remove(podKey("db-0")).settle().quiet().has("db-0")
@@ -545,7 +558,8 @@ func TestAForeignPodBlocksItsOrdinal(t *testing.T) {
 	}
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(1)) }) // the adopted pod has no revision
 	f.up("pi-1")
-	if pod := f.s.Pod("default", "db-0"); pod.Labels[appsv1.StatefulSetPodNameLabel] != "db-0" || pod.Labels[appsv1.PodIndexLabel] != "0" {
+	if pod := f.s.Pod("default", "db-0"); pod.Labels[appsv1.StatefulSetPodNameLabel] != "db-0" ||
+		pod.Labels[appsv1.PodIndexLabel] != "0" {
 		t.Errorf("labels %v", pod.Labels)
 	}
 }
@@ -560,12 +574,15 @@ func TestAForbiddenStatefulSetReportsWhy(t *testing.T) {
 		}
 		return "too much"
 	}
-	f.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, aSet(3, parallel), aController(2)).settle().quiet().has()
-	if c := f.set().Status.Conditions; len(c) != 1 || c[0].Reason != failedCreate || !strings.HasSuffix(c[0].Message, "too much") {
+	f.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, aSet(3, parallel),
+		aController(2)).settle().quiet().has()
+	if c := f.set().Status.Conditions; len(c) != 1 || c[0].Reason != failedCreate || !strings.HasSuffix(c[0].Message,
+		"too much") {
 		t.Errorf("conditions %+v", c)
 	}
 	open = true
-	f.edit(state.Key{Kind: state.Namespaces, Name: "default"}, func(o state.Object) { o.SetLabels(map[string]string{"a": "b"}) }).settle().quiet()
+	f.edit(state.Key{Kind: state.Namespaces, Name: "default"},
+		func(o state.Object) { o.SetLabels(map[string]string{"a": "b"}) }).settle().quiet()
 	if n := len(f.pods()); n != 5 || len(f.set().Status.Conditions) != 0 {
 		t.Errorf("%d pods, conditions %+v", n, f.set().Status.Conditions)
 	}
@@ -604,11 +621,13 @@ func TestAForbiddenTemplateBlocksPodsOfItsRevisionOnly(t *testing.T) {
 				t.Errorf("pods %v, want %v", got, c.want)
 			}
 			for _, name := range f.pods() {
-				if image := f.s.Pod("default", name).Spec.Containers[0].Image; image == c.forbidden || image == "db:2" != (name == "db-2") {
+				if image := f.s.Pod("default", name).Spec.Containers[0].Image; image == c.forbidden ||
+					image == "db:2" != (name == "db-2") {
 					t.Errorf("%s has the image %s", name, image)
 				}
 			}
-			if got := f.set().Status.Conditions; len(got) != 1 || got[0].Reason != failedCreate || !strings.HasSuffix(got[0].Message, "too much of "+c.forbidden) {
+			if got := f.set().Status.Conditions; len(got) != 1 || got[0].Reason != failedCreate ||
+				!strings.HasSuffix(got[0].Message, "too much of "+c.forbidden) {
 				t.Errorf("conditions %+v", got)
 			}
 		})
@@ -621,14 +640,16 @@ func TestABudgetCountsAStatefulSetAndAController(t *testing.T) {
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: selector, MaxUnavailable: new(intstr.FromInt32(1))},
 	})
 	budget := func() policyv1.PodDisruptionBudgetStatus {
-		return f.s.Get(state.Key{Kind: state.PodDisruptionBudgets, Namespace: "default", Name: "two"}).(*policyv1.PodDisruptionBudget).Status
+		return f.s.Get(state.Key{Kind: state.PodDisruptionBudgets, Namespace: "default",
+			Name: "two"}).(*policyv1.PodDisruptionBudget).Status
 	}
 	f.up("pi-1")
 	if st := budget(); st.ExpectedPods != 3 || st.CurrentHealthy != 3 || st.DisruptionsAllowed != 1 {
 		t.Errorf("the budget's status is %+v", st)
 	}
 	f.edit(podKey("db-0"), func(o state.Object) {
-		state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
+		state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+			f.now)
 	}).settle().quiet()
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(4)) }).settle().quiet() // db-0 is not available, so no pod is created
 	if st := budget(); st.ExpectedPods != 4 || st.DisruptionsAllowed != 0 {
@@ -657,10 +678,12 @@ func TestAnyStatusOfARestoredStatefulSetIsCorrected(t *testing.T) {
 		"an unknown policy": func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = "Chaos" },
 		"history":           func(s *appsv1.StatefulSet) { s.Spec.RevisionHistoryLimit = new(int32(-1)) },
 		"revisions": func(s *appsv1.StatefulSet) {
-			s.Status = appsv1.StatefulSetStatus{CurrentRevision: "x", UpdateRevision: "y", ObservedGeneration: 99, CurrentReplicas: -7}
+			s.Status = appsv1.StatefulSetStatus{CurrentRevision: "x", UpdateRevision: "y", ObservedGeneration: 99,
+				CurrentReplicas: -7}
 		},
 		"a duplicate claim template": func(s *appsv1.StatefulSet) {
-			s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{}, {}, {ObjectMeta: metav1.ObjectMeta{Name: "data"}}, {ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
+			s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{}, {}, {ObjectMeta: metav1.ObjectMeta{Name: "data"}},
+				{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
 		},
 		"a claim without a policy": func(s *appsv1.StatefulSet) {
 			withClaims("Burn", "")(&s.Spec)
@@ -670,7 +693,8 @@ func TestAnyStatusOfARestoredStatefulSetIsCorrected(t *testing.T) {
 			s := aSet(2)
 			spoil(s)
 			f := newFleet(t).put(node("pi-1"), s)
-			f.put(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: "db-x", Namespace: "default", Labels: selector.MatchLabels}, Revision: -5})
+			f.put(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: "db-x", Namespace: "default",
+				Labels: selector.MatchLabels}, Revision: -5})
 			f.up("pi-1")
 			f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = "db:2" })
 			f.up("pi-1")
@@ -693,15 +717,18 @@ func aController(replicas int32) *corev1.ReplicationController {
 // Upstream's tests of [sig-apps] ReplicationController.
 func TestAReplicationControllerKeepsItsPods(t *testing.T) {
 	key := state.Key{Kind: state.Controllers, Namespace: "default", Name: "old"}
-	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "orphan", Namespace: "default", Labels: selector.MatchLabels}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "orphan", Namespace: "default",
+		Labels: selector.MatchLabels}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
 	f := newFleet(t).put(node("pi-1"), orphan, aController(3))
 	f.up("pi-1")
 	rc := func() *corev1.ReplicationController { return f.s.Get(key).(*corev1.ReplicationController) }
-	if st := rc().Status; st.Replicas != 3 || st.ReadyReplicas != 3 || st.AvailableReplicas != 3 || st.FullyLabeledReplicas != 3 || st.ObservedGeneration != 1 {
+	if st := rc().Status; st.Replicas != 3 || st.ReadyReplicas != 3 || st.AvailableReplicas != 3 ||
+		st.FullyLabeledReplicas != 3 || st.ObservedGeneration != 1 {
 		t.Errorf("status %+v", st)
 	}
 	pod := f.s.Pod("default", "orphan")
-	if !controlledBy(pod, rc()) || metav1.GetControllerOf(pod).Kind != "ReplicationController" || metav1.GetControllerOf(pod).APIVersion != "v1" {
+	if !controlledBy(pod, rc()) || metav1.GetControllerOf(pod).Kind != "ReplicationController" ||
+		metav1.GetControllerOf(pod).APIVersion != "v1" {
 		t.Errorf("the orphan's owners are %+v", pod.OwnerReferences)
 	}
 	f.edit(podKey("orphan"), func(o state.Object) { o.SetLabels(nil) })
@@ -715,7 +742,8 @@ func TestAReplicationControllerKeepsItsPods(t *testing.T) {
 		t.Errorf("%d pods, status %+v", n, rc().Status)
 	}
 	for _, spoil := range []func(*corev1.ReplicationControllerSpec){
-		func(s *corev1.ReplicationControllerSpec) { s.Selector = nil }, func(s *corev1.ReplicationControllerSpec) { s.Template = nil },
+		func(s *corev1.ReplicationControllerSpec) { s.Selector = nil },
+		func(s *corev1.ReplicationControllerSpec) { s.Template = nil },
 		func(s *corev1.ReplicationControllerSpec) { s.Replicas = new(int32(-2)) },
 	} {
 		bad := aController(2)
@@ -739,7 +767,8 @@ func TestUnavailablePodsAreUpdatedFirst(t *testing.T) {
 	}
 	unready := func(name string) {
 		f.ready(name, "pi-1").edit(podKey(name), func(o state.Object) {
-			state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
+			state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+				f.now)
 		})
 	}
 	image("db:bad")

@@ -40,7 +40,8 @@ func FuzzStatefulSets(f *testing.F) {
 						all = append(all, o)
 					}
 				}
-				fl.s, fl.alarms, fl.recent = state.Load(state.Empty("test", start), all, fl.s.Revision), map[state.Subject]time.Time{}, nil
+				fl.s, fl.alarms, fl.recent = state.Load(state.Empty("test", start), all, fl.s.Revision),
+					map[state.Subject]time.Time{}, nil
 				w.carry(fl.d.Subjects(fl.s))
 				w.settle()
 			}
@@ -127,7 +128,8 @@ func (w watchSets) hold(s state.Snapshot, pod *corev1.Pod, c state.Change) {
 	}
 	serves := func(n int64) bool {
 		p := s.Pod("default", "db-"+itoa(n))
-		return p != nil && controlledBy(p, set) && active(p) && !availableAt(p, set.Spec.MinReadySeconds).IsZero() && !availableAt(p, set.Spec.MinReadySeconds).After(w.f.now)
+		return p != nil && controlledBy(p, set) && active(p) && !availableAt(p, set.Spec.MinReadySeconds).IsZero() &&
+			!availableAt(p, set.Spec.MinReadySeconds).After(w.f.now)
 	}
 	ordered := set.Spec.PodManagementPolicy == appsv1.OrderedReadyPodManagement
 	begun := !c.Delete && was == nil
@@ -149,8 +151,11 @@ func (w watchSets) hold(s state.Snapshot, pod *corev1.Pod, c state.Change) {
 		}
 	case leaves && n >= first && n < first+want: // deleted for an update
 		u := set.Spec.UpdateStrategy.RollingUpdate
-		if u == nil || n-first < int64(*u.Partition) || pod.Labels[appsv1.StatefulSetRevisionLabel] == set.Status.UpdateRevision && set.Status.ObservedGeneration == set.Generation {
-			w.t.Fatalf("seed %d: %s is deleted, revision %s, status %+v", w.seed, pod.Name, pod.Labels[appsv1.StatefulSetRevisionLabel], set.Status)
+		if u == nil || n-first < int64(*u.Partition) ||
+			pod.Labels[appsv1.StatefulSetRevisionLabel] == set.Status.UpdateRevision &&
+				set.Status.ObservedGeneration == set.Generation {
+			w.t.Fatalf("seed %d: %s is deleted, revision %s, status %+v", w.seed, pod.Name,
+				pod.Labels[appsv1.StatefulSetRevisionLabel], set.Status)
 		}
 		away := 0
 		for i := first; i < first+want; i++ {
@@ -159,11 +164,13 @@ func (w watchSets) hold(s state.Snapshot, pod *corev1.Pod, c state.Change) {
 			}
 		}
 		idle := u.MaxUnavailable != nil && !ordered && !serves(n)
-		if u.MaxUnavailable != nil && !idle && away >= int(u.MaxUnavailable.IntVal) || ordered && u.MaxUnavailable == nil && away > 0 {
+		if u.MaxUnavailable != nil && !idle && away >= int(u.MaxUnavailable.IntVal) || ordered && u.MaxUnavailable == nil &&
+			away > 0 {
 			w.t.Fatalf("seed %d: %s is deleted while %d pods are unavailable", w.seed, pod.Name, away)
 		}
 		for i := n + 1; i < first+want && !idle; i++ {
-			if p := s.Pod("default", "db-"+itoa(i)); p.DeletionTimestamp == nil && p.Labels[appsv1.StatefulSetRevisionLabel] == pod.Labels[appsv1.StatefulSetRevisionLabel] {
+			if p := s.Pod("default", "db-"+itoa(i)); p.DeletionTimestamp == nil &&
+				p.Labels[appsv1.StatefulSetRevisionLabel] == pod.Labels[appsv1.StatefulSetRevisionLabel] {
 				w.t.Fatalf("seed %d: %s is deleted before %s", w.seed, pod.Name, p.Name)
 			}
 		}
@@ -245,7 +252,8 @@ func disturbSets(f *fleet, r *rand.Rand) {
 		})
 	case 4: // a device becomes silent, or answers again
 		f.edit(state.Key{Kind: state.Nodes, Name: []string{"pi-1", "pi-2"}[r.IntN(2)]}, func(o state.Object) {
-			o.(*corev1.Node).Status.Conditions[0].Status = []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionUnknown}[r.IntN(2)]
+			o.(*corev1.Node).Status.Conditions[0].Status = []corev1.ConditionStatus{corev1.ConditionTrue,
+				corev1.ConditionUnknown}[r.IntN(2)]
 		})
 	case 5: // delete a claim
 		for c := range state.Each[*corev1.PersistentVolumeClaim](f.s, state.Claims, "") {
@@ -269,7 +277,8 @@ func disturbSets(f *fleet, r *rand.Rand) {
 			if r.IntN(2) == 0 {
 				labels["app"] = "kiosk"
 			}
-			f.put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: k.Name, Namespace: k.Namespace, Labels: labels, UID: types.UID("")}, Status: corev1.PodStatus{Phase: corev1.PodPending}})
+			f.put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: k.Name, Namespace: k.Namespace, Labels: labels,
+				UID: types.UID("")}, Status: corev1.PodStatus{Phase: corev1.PodPending}})
 		}
 	default: // change a pod
 		if len(pods) == 0 {
@@ -287,14 +296,19 @@ func disturbSets(f *fleet, r *rand.Rand) {
 			}
 		case how == 1 && !state.Terminated(pod):
 			f.edit(state.KeyOf(pod), func(o state.Object) {
-				o.(*corev1.Pod).Spec.NodeName, o.(*corev1.Pod).Status.Phase = node, []corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded}[r.IntN(2)]
+				o.(*corev1.Pod).Spec.NodeName, o.(*corev1.Pod).Status.Phase = node, []corev1.PodPhase{corev1.PodFailed,
+					corev1.PodSucceeded}[r.IntN(2)]
 			})
 		case how == 2 && pod.Status.Phase == corev1.PodRunning:
 			f.edit(state.KeyOf(pod), func(o state.Object) {
-				state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
+				state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+					f.now)
 			})
 		case how == 3:
-			f.edit(state.KeyOf(pod), func(o state.Object) { o.SetLabels(map[string]string{"app": []string{"kiosk", "x"}[r.IntN(2)]}) })
+			f.edit(state.KeyOf(pod), func(o state.Object) {
+				o.SetLabels(map[string]string{"app": []string{"kiosk",
+					"x"}[r.IntN(2)]})
+			})
 		case pod.DeletionTimestamp != nil:
 			f.apply(state.Remove(pod, "")) // the device reports that the pod has stopped, or a user force-deletes it
 		case !state.Terminated(pod):
