@@ -57,9 +57,9 @@ func (a *logbook) begun() (lists, streams int) {
 
 // A speaker is a program that prints what it receives, line by line.
 type speaker struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	lines chan string
+	t       *testing.T
+	cmd     *exec.Cmd
+	lines   chan string
 	printed []string
 }
 

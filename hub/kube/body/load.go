@@ -87,7 +87,8 @@ func cost(text []byte, n bound.Count, isYAML bool) int64 {
 // decoded. A JSON patch may copy its own copies, up to the size of a body.
 func patchCost(patch []byte, media string, live int) int64 {
 	size := 8 * int64(live)
-	copies := bytes.Contains(patch, []byte("copy")) || bytes.IndexByte(patch, '\\') >= 0 // the word copy may be written with escapes
+	// the word copy may be written with escapes
+	copies := bytes.Contains(patch, []byte("copy")) || bytes.IndexByte(patch, '\\') >= 0
 	if copies && media == string(types.JSONPatchType) {
 		size += 4 * MaxBody
 	}
