@@ -81,8 +81,8 @@ func enforcesAppArmor(sys string) bool {
 }
 
 // appArmor returns the profile of a container or of its pod, or "" for the engine's default. The
-// device's owner loads a profile into the kernel, and allows it by a file of that name in
-// c.AppArmor.
+// device's owner loads a profile into the kernel, and allows it by a file of that name in the
+// directory Config.AppArmor.
 func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) (string, error) {
 	var p *corev1.AppArmorProfile
 	if sc := pod.Spec.SecurityContext; sc != nil {

@@ -106,7 +106,7 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 	l.engine, l.dirty, l.settledAt = e, true, now
 	a.setInfo(info)
 	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the engine's image disk is known now
-	// commands of an earlier agent, listed before this agent runs commands
+	// commands of an earlier agent; listed now, before this agent's own are added
 	execs := a.disk.leftover()
 	ctx, state := l.ctx, l.o.Node.StateDir
 	a.work.Go(func() { a.endExecs(ctx, e, execs) })

@@ -30,7 +30,7 @@ func TestEndedStepsLeaveNoContexts(t *testing.T) {
 		d.offerHookApp()
 		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "1", "0"), PreStop: execHook("bye", "1", "0")}, 1)
 		p.Spec.Containers[0].ReadinessProbe = execProbe(corev1.Probe{PeriodSeconds: 1})
-		time.Sleep(time.Second) // the context of followEvents ends with the agent
+		time.Sleep(time.Second) // followEvents starts before the count: its context rightly waits for the agent's end
 		all := &countingContext{Context: t.Context()}
 		d.agent.post(func() { d.agent.loop.ctx = all })
 		d.desire(1, p)

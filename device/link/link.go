@@ -54,8 +54,8 @@ type Config struct {
 	// External means that the addresses are those of a broker. The hub then acknowledges messages
 	// itself, since the broker's acknowledgement does not mean that the hub has received them.
 	External bool
-	// Prove returns the proof, for a hub behind a broker, that a boot id is this device's; may be
-	// nil.
+	// Prove returns the proof that a boot id is this device's. A hub behind a broker needs it; may
+	// be nil.
 	Prove func(boot string) *wire.Proof
 	// TLS has the device's certificate and the hub's CA; required for mqtts.
 	TLS *tls.Config
@@ -360,7 +360,7 @@ func (l *Link) deliverDesired(payload []byte, parts *wire.DesiredParts) {
 		return
 	}
 	if l.isGone() || !whole {
-		return // the enrolment has ended, or missing parts will follow or be requested by the next lease
+		return // the enrolment has ended, or parts are missing: they follow, or the next lease requests them
 	}
 	if d.Dismissed != nil {
 		l.dismissed(*d.Dismissed)

@@ -84,7 +84,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-func TestAFollowedLogWaitsForItsReader(t *testing.T) {
+func TestAFollowedLogRunsUntilItsReaderLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &device{}
 		d.answer = func(id string) { d.client.Reply("pi-1", id, wire.Reply{Data: []byte("a")}) }
@@ -145,7 +145,7 @@ func TestNodeLogs(t *testing.T) {
 	}
 }
 
-// unready is a reader that blocks until it is closed.
+// unready is a writer that blocks until it is closed.
 type unready chan struct{}
 
 func (u unready) Write(b []byte) (int, error) {
@@ -179,7 +179,7 @@ func TestUnreadResponsesAreLimited(t *testing.T) {
 				go func() { ended <- on(node, w) }()
 			}
 		}
-		unread("pi-1", 40) // the limit of all nodes has room for three of them
+		unread("pi-1", 40) // the limit of a node has room for three of these responses
 		synctest.Wait()
 		var out bytes.Buffer
 		if err := on("pi-2", &out); err != nil || out.Len() != 32*160<<10 {
@@ -190,7 +190,7 @@ func TestUnreadResponsesAreLimited(t *testing.T) {
 		}
 		synctest.Wait()
 		if err := on("pi-2", &bytes.Buffer{}); err != nil {
-			t.Errorf("log that is read, beside too many unread responses: %v", err)
+			t.Errorf("a log with a reader fails because of unread responses: %v", err)
 		}
 		close(w)
 		whole := 0

@@ -15,7 +15,7 @@ func (broken) Request(string, string, wire.Request) error { panic("ouch") }
 func TestAPanicOfAMeasurementIsAnError(t *testing.T) {
 	before := panics.Counts()["usage"]
 	d := &Client{Broker: broken{}}
-	for range 2 { // two calls, since a caller that shares the measurement must not wait forever
+	for range 2 { // the second call must not wait for the measurement that panicked
 		if _, err := d.Usage(t.Context(), "pi-1"); err == nil || !strings.Contains(err.Error(), "ouch") {
 			t.Errorf("the call returned %v", err)
 		}

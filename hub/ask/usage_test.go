@@ -37,8 +37,8 @@ func TestADeviceIsMeasuredOnRequest(t *testing.T) {
 			synctest.Wait()
 			if n := u.Node.Pods().Value(); ok != (wantNumber > 0) || n != wantNumber || g.count(wire.RequestUsage) != wantAsked ||
 				int(notified.Load()) != wantNotified {
-				t.Errorf("%s: shows measurement %d (%v) of %d, notified %d times; want %d of %d, %d times", when, n, ok,
-					g.count(wire.RequestUsage), notified.Load(), wantNumber, wantAsked, wantNotified)
+				t.Errorf("%s: measurement %d (known: %v), %d requests, %d notifications; want measurement %d, %d, %d",
+					when, n, ok, g.count(wire.RequestUsage), notified.Load(), wantNumber, wantAsked, wantNotified)
 			}
 		}
 		look(0, 1, 0, "at the first call")

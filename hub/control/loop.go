@@ -48,8 +48,8 @@ type Config struct {
 	Deciders []Decider
 	Start    state.Snapshot
 	History  int // changes kept for watchers; 0: 10,000
-	// OnBurst is called before the deadlines of many nodes are decided at once, so that other work
-	// can make way; may be nil.
+	// OnBurst is called before a pass that decides about many expired nodes, so that the process
+	// can prepare, for example collect garbage less often; may be nil.
 	OnBurst func()
 }
 

@@ -29,10 +29,10 @@ func TestIncidentsAreAcknowledged(t *testing.T) {
 		{"an operator writes a note", "operator", "PATCH", path, mp, `{"note":"the line is down"}`, 200, "operator", "the line is down"},
 		{"a note can be applied", "operator", "PATCH", path + "?fieldManager=m&force=true", ssa, kind + `"note":"until 14:00"}`, 200, "operator", "until 14:00"},
 		{"a note that is too long", "operator", "PATCH", path, mp, `{"note":"` + strings.Repeat("x", 2000) + `"}`, 422, "operator", "until 14:00"},
-		{"other fields", "admin", "PATCH", path, mp, `{"severity":"Info"}`, 422, "operator", "until 14:00"},
-		{"labels too", "admin", "PATCH", path, mp, `{"metadata":{"labels":{"a":"b"}}}`, 422, "operator", "until 14:00"},
+		{"other fields cannot be changed", "admin", "PATCH", path, mp, `{"severity":"Info"}`, 422, "operator", "until 14:00"},
+		{"labels cannot be changed", "admin", "PATCH", path, mp, `{"metadata":{"labels":{"a":"b"}}}`, 422, "operator", "until 14:00"},
 		{"an incident cannot be deleted", "admin", "DELETE", path, "", "", 405, "operator", "until 14:00"},
-		{"nor made", "admin", "POST", strings.TrimSuffix(path, "/oslo-dark-1a2b3c"), "application/json", kind + `"note":"x"}`, 405, "operator", "until 14:00"},
+		{"an incident cannot be created", "admin", "POST", strings.TrimSuffix(path, "/oslo-dark-1a2b3c"), "application/json", kind + `"note":"x"}`, 405, "operator", "until 14:00"},
 		{"an acknowledgement is removed", "operator", "PATCH", path, mp, `{"acknowledged":null}`, 200, "", "until 14:00"},
 	} {
 		t.Run(tt.rule, func(t *testing.T) {

@@ -30,13 +30,13 @@ func TestPodsThatABudgetProtects(t *testing.T) {
 			s := newServer(f)
 			send(t, s, "POST", ns+"/pods/guarded/eviction", "", `{"metadata":{"name":"guarded"}}`, c.code, nil)
 			if left := f.Snapshot().Get(state.KeyOf(p)); c.code == 429 && left.GetDeletionTimestamp() != nil {
-				t.Errorf("the eviction was refused with the budget %+v", left)
+				t.Errorf("the eviction was refused, but the pod is being deleted: %+v", left)
 			}
 		})
 	}
 }
 
-// A dry run of an eviction changes nothing, in the body's options as in the query.
+// A dry run of an eviction changes nothing, whether the query or the body's options request it.
 func TestADryRunOfAnEviction(t *testing.T) {
 	const plain, tried = `{"metadata":{"name":"kiosk-2"}}`,
 		`{"metadata":{"name":"kiosk-2"},"deleteOptions":{"dryRun":["All"]}}`
@@ -52,7 +52,7 @@ func TestADryRunOfAnEviction(t *testing.T) {
 		before := f.Snapshot().Revision
 		send(t, newServer(f), "POST", ns+"/pods/kiosk-2/eviction"+c.query, "", c.body, c.code, nil)
 		if f.Snapshot().Revision != before {
-			t.Errorf("a dry run of an eviction%s must not delete %s", c.query, c.body)
+			t.Errorf("the dry run with query %q and body %s changed the fleet", c.query, c.body)
 		}
 	}
 }

@@ -6,14 +6,14 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A write with a UID does not change another object of the same name.
+// A write that names the UID of another object is refused.
 func TestAWriteWithAnotherUIDIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name, method, path, contentType, body string
 		code                                  int
 	}{
-		{"a pod is bound", "POST", ns + "/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","uid":"another"},"target":{"name":"pi-2"}}`, 409},
-		{"a pod is bound with its UID", "POST", ns + "/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","resourceVersion":"1"},"target":{"name":"pi-2"}}`, 409},
+		{"a pod is bound with another UID", "POST", ns + "/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","uid":"another"},"target":{"name":"pi-2"}}`, 409},
+		{"a pod is bound with an old version", "POST", ns + "/pods/kiosk-2/binding", "", `{"metadata":{"name":"kiosk-2","resourceVersion":"1"},"target":{"name":"pi-2"}}`, 409},
 		{"a scale is replaced", "PUT", apps + "/deployments/web/scale", "", `{"metadata":{"name":"web","uid":"another"},"spec":{"replicas":7}}`, 409},
 		{"a scale is patched", "PATCH", apps + "/deployments/web/scale", mp, `{"metadata":{"uid":"another"},"spec":{"replicas":7}}`, 409},
 		{"a scale is patched by operations", "PATCH", apps + "/deployments/web/scale", jp, `[{"op":"replace","path":"/metadata/uid","value":"another"},{"op":"replace","path":"/spec/replicas","value":7}]`, 409},
@@ -50,10 +50,10 @@ func TestVersionZeroMeansAnyVersion(t *testing.T) {
 		{"a scale is replaced", "PUT", apps + "/deployments/web/scale", "", `{"metadata":{"name":"web","resourceVersion":"0"},"spec":{"replicas":7}}`, 200},
 		{"a scale is patched", "PATCH", apps + "/deployments/web/scale", mp, `{"metadata":{"resourceVersion":"0"},"spec":{"replicas":7}}`, 200},
 		{"an object is created", "POST", ns + "/configmaps", "", `{"metadata":{"name":"d","resourceVersion":"0"}}`, 201},
-		{"a kind that requires a version is not replaced", "PUT", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", "", `{"metadata":{"name":"l","resourceVersion":"0"}}`, 422},
-		{"nor patched", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", mp, `{"metadata":{"resourceVersion":"0"},"spec":{"holderIdentity":"h"}}`, 422},
-		{"a kind that requires a version is patched", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", mp, `{"spec":{"holderIdentity":"h"}}`, 200},
-		{"and applied", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l?fieldManager=m&force=true", ssa, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"l"},"spec":{"holderIdentity":"h"}}`, 200},
+		{"a kind that requires a version is not replaced with version 0", "PUT", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", "", `{"metadata":{"name":"l","resourceVersion":"0"}}`, 422},
+		{"a kind that requires a version is not patched with version 0", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", mp, `{"metadata":{"resourceVersion":"0"},"spec":{"holderIdentity":"h"}}`, 422},
+		{"a kind that requires a version can be patched without one", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", mp, `{"spec":{"holderIdentity":"h"}}`, 200},
+		{"a kind that requires a version can be applied without one", "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/l?fieldManager=m&force=true", ssa, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"l"},"spec":{"holderIdentity":"h"}}`, 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := seeded()

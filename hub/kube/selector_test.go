@@ -35,7 +35,7 @@ func TestFieldSelectors(t *testing.T) {
 	}
 }
 
-// Each group of events has its own names for the fields.
+// The two API groups of events have different names for the selectable fields.
 func TestFieldSelectorsOfEvents(t *testing.T) {
 	s := newServer(seeded())
 	const newer = "/apis/events.k8s.io/v1/namespaces/default/events"
@@ -62,7 +62,7 @@ func TestFieldSelectorsOfEvents(t *testing.T) {
 	}
 }
 
-// The fields that Kubernetes can select can be selected.
+// A field selector may use every field that Kubernetes allows for the kind.
 func TestFieldSelectorsOfOtherKinds(t *testing.T) {
 	s := newServer(seeded())
 	for path, selector := range map[string]string{

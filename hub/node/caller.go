@@ -47,7 +47,7 @@ func (d *Devices) Speaks(c Caller) bool { return speaks(d.Snapshot(), c) == nil 
 
 // Limits that distinguish two devices with one identity from one device that restarts.
 const (
-	deadLinkHalfIntervals = 3 // a link counts as dead after so many halves of a lease interval without a message
+	deadLinkHalfIntervals = 3 // a link without a message for this many half lease intervals counts as dead
 	claimantMemory        = 2 * time.Minute
 	underWay              = time.Second // time for messages that were sent before the newcomer connected
 )
@@ -60,8 +60,8 @@ type claimant struct {
 }
 
 // Connect checks whether a device may be this node now. While the incumbent is alive, another
-// machine is refused, and the incumbent keeps its session. A device that names no machine may
-// replace only one that named no machine. The same machine is accepted if it has the same boot, or
+// machine is refused, and the incumbent keeps its session. A device without a machine ID may
+// replace only another device without one. The same machine is accepted if it has the same boot, or
 // if the incumbent's link is silent. Boots distinguish two agents on boards with one identity.
 func (d *Devices) Connect(c Caller) error {
 	s := d.Snapshot()

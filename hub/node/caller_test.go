@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestAnEnrolmentEndsInTheTransactionOfItsNode(t *testing.T) {
+func TestTheTransactionThatDeletesANodeEndsItsEnrolment(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   control.News
@@ -27,7 +27,7 @@ func TestAnEnrolmentEndsInTheTransactionOfItsNode(t *testing.T) {
 			c.By = "kari"
 			return []state.Change{c}, nil
 		}},
-		{"and recreates it at the same moment", func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+		{"a person deletes and recreates the Node in one transaction", func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
 			c := state.Remove(s.Node("pi-1"), "replace node pi-1")
 			c.By = "kari"
 			return []state.Change{c, state.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}, "")}, nil
@@ -83,7 +83,7 @@ func TestAnEnrolmentEndsInTheTransactionOfItsNode(t *testing.T) {
 	}
 }
 
-func TestTheSitesGracePeriodDecidesAlive(t *testing.T) {
+func TestACloneIsRefusedWithinTheSitesGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
@@ -107,14 +107,14 @@ func TestTheSitesGracePeriodDecidesAlive(t *testing.T) {
 	})
 }
 
-func TestADeviceWithoutAMachineReplacesOnlyAnother(t *testing.T) {
+func TestADeviceWithoutAMachineIDReplacesOnlyDevicesWithoutOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, stop := nodetest.Start(t, nil)
 		defer stop()
 		nodetest.Greet(t, l, "pi-1")
 		bare := node.Caller{Node: "pi-1"}
 		if err := l.Connect(bare); !errors.Is(err, node.ErrConflict) || l.Snapshot().Record("pi-1").Conflict != "unknown" {
-			t.Errorf("a device without a machine takes a live session over: %v, %+v", err, l.Snapshot().Record("pi-1"))
+			t.Errorf("a device without a machine ID takes over a live session: %v, %+v", err, l.Snapshot().Record("pi-1"))
 		}
 		st := nodetest.Report("b", 1, "True")
 		st.MachineID = ""
@@ -122,7 +122,7 @@ func TestADeviceWithoutAMachineReplacesOnlyAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := l.Connect(node.Caller{Node: "pi-2"}); err != nil {
-			t.Errorf("the incumbent's machine is unknown too: %v", err)
+			t.Errorf("a device is refused although the incumbent has no machine ID either: %v", err)
 		}
 	})
 }

@@ -32,7 +32,7 @@ type Decider struct{}
 
 // Durations of a turn.
 const (
-	retryAfter    = 10 * time.Minute // after a turn that ended before it began
+	retryAfter    = 10 * time.Minute // after a turn that ended before its trial began
 	afterDeadline = 30 * time.Minute // after a trial's judgement, until a device that says nothing is overdue
 	undoBegins    = 5 * time.Minute  // until a device that does not begin to undo is overdue
 	cancelDelay   = 2 * time.Minute  // until an overdue device has received that it may not begin

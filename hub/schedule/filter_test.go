@@ -20,7 +20,7 @@ func requests(r corev1.ResourceList) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = r }
 }
 
-// Upstream's tests of S12, scheduler.
+// Kubernetes' test cases for the scheduler: section S12 of hub/testdata/scenarios.txt.
 func TestFilter(t *testing.T) {
 	exists := func(key string, effect corev1.TaintEffect) corev1.Toleration {
 		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect}

@@ -14,7 +14,7 @@ import (
 	fleetapi "flotilla.dev/shared/fleet"
 )
 
-// Upstream's tests of S12, DaemonSet.
+// Kubernetes' test cases for DaemonSets: section S12 of hub/testdata/scenarios.txt.
 func TestDaemonSetLaunches(t *testing.T) {
 	mark := func(key string, effect corev1.TaintEffect) corev1.Taint {
 		return corev1.Taint{Key: key, Effect: effect}

@@ -33,7 +33,7 @@ func in(phase corev1.PodPhase) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.Phase = phase }
 }
 
-// Upstream's tests of S10, orphans.
+// Kubernetes' test cases for pods of deleted nodes: section S10 of hub/testdata/scenarios.txt.
 func TestOrphans(t *testing.T) {
 	gone := state.Key{Kind: state.Nodes, Name: "pi-1"}
 	for _, c := range []struct {
@@ -82,13 +82,13 @@ func TestOrphans(t *testing.T) {
 				}
 			}
 			if !slices.Equal(failed, []string{"run"}) {
-				t.Errorf("marked Failed first: %v, want only the pod that may run", failed)
+				t.Errorf("marked Failed first: %v, want only the pod that had not ended", failed)
 			}
 		})
 	}
 }
 
-// Upstream's tests of S10, terminating and unscheduled pods.
+// Kubernetes' test cases for terminating pods: section S10 of hub/testdata/scenarios.txt.
 func TestTerminatingPods(t *testing.T) {
 	out := corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}
 	notReady := func(n *corev1.Node) *corev1.Node {
@@ -131,7 +131,7 @@ func TestTerminatingPods(t *testing.T) {
 	}
 }
 
-// Upstream's tests of S10, threshold.
+// Kubernetes' test cases for the limit of finished pods: section S10 of hub/testdata/scenarios.txt.
 func TestFinishedPods(t *testing.T) {
 	f := newFleet(t)
 	f.d.FinishedPods = 2
@@ -198,7 +198,7 @@ func TestAClusterScopedObjectIgnoresANamespacedOwner(t *testing.T) {
 	f := newFleet(t).put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: "default"}})
 	key := state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: "owner"}
 	for name, uid := range map[string]types.UID{"of-an-existing-owner": f.s.Get(key).GetUID(),
-		"of-one-that-is-not": "gone"} {
+		"of-a-missing-owner": "gone"} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name},
 			Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
 		ns.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: uid}}
@@ -206,22 +206,22 @@ func TestAClusterScopedObjectIgnoresANamespacedOwner(t *testing.T) {
 	}
 	whole := func(when string) {
 		t.Helper()
-		for _, name := range []string{"of-an-existing-owner", "of-one-that-is-not"} {
+		for _, name := range []string{"of-an-existing-owner", "of-a-missing-owner"} {
 			if ns := f.s.Get(state.Key{Kind: state.Namespaces, Name: name}); ns == nil || ns.GetDeletionTimestamp() != nil {
 				t.Errorf("%s: namespace %s is removed", when, name)
 			}
 		}
 	}
 	f.settle().quiet()
-	whole("at first")
+	whole("while the owner exists")
 	f.edit(key, func(o state.Object) {
 		o.SetDeletionTimestamp(&metav1.Time{Time: f.now})
 		o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
 	}).settle().quiet()
 	if f.s.Get(key) != nil {
-		t.Error("the owner waits for an object that stays")
+		t.Error("the owner's foreground deletion waits for a namespace, which is not its dependent")
 	}
-	whole("when the owner has gone in the foreground")
+	whole("after the owner's foreground deletion")
 }
 
 // As in Kubernetes, foreground deletion deletes dependents that have no other owner, and keeps
@@ -339,7 +339,7 @@ func TestNamespace(t *testing.T) {
 	}).settle().quiet()
 	if f.s.Get(state.KeyOf(ns)) == nil || f.deploy() == nil || f.s.Len(state.Secrets) != 1 || len(f.livePods()) != 0 ||
 		len(f.pods()) != 3 {
-		t.Fatalf("an object is removed while pods that may use it stop: pods %v", f.pods())
+		t.Fatalf("an object was removed before the pods that may use it have ended: pods %v", f.pods())
 	}
 	conditions := func() string {
 		var all []string

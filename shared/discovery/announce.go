@@ -33,8 +33,8 @@ var group = &net.UDPAddr{IP: net.IPv4(224, 0, 0, 251), Port: 5353}
 
 // A Hub is what a hub announces.
 type Hub struct {
-	Listen netip.AddrPort  // of HTTPS; an unspecified address stands for all of the machine
-	URLs   func() []string // at which devices reach it
+	Listen netip.AddrPort  // address of HTTPS; unspecified: all addresses of the machine
+	URLs   func() []string // URLs at which devices reach the hub
 	Log    *slog.Logger
 }
 
@@ -106,8 +106,8 @@ func (h Hub) answer(c *net.UDPConn, at net.Interface) {
 	}
 }
 
-// reply is the answer to a query that is not itself multicast DNS (RFC 6762, section 6.7): it
-// repeats the question and goes to the sender alone.
+// reply is the answer to a legacy unicast query (RFC 6762, section 6.7): it repeats the question
+// and goes only to the sender.
 func (h Hub) reply(id uint16, question dnsmessage.Question, own netip.Addr) ([]byte, error) {
 	host := strings.ReplaceAll(own.String(), ".", "-")
 	instance, err := dnsmessage.NewName(host + "." + service)

@@ -20,7 +20,7 @@ type NodeBoot struct {
 	Message       string
 	Rollout, Href string
 	Turn          frame.Pill
-	Why           string // why its last turn ended before it began, or was given up
+	Why           string // why its last turn ended early, or why the hub gave the node up
 	NotBefore     *format.Moment
 	Facts         []frame.Fact
 	Bad           []bootBad
@@ -64,7 +64,7 @@ func NodeBootOf(a *frame.Request, name string) *NodeBoot {
 			b.Facts = append(b.Facts, frame.Fact{Name: name, Value: value})
 		}
 	}
-	kept := "what the board had itself"
+	kept := "the board's own configuration"
 	if f.Digest != "" {
 		kept = shortDigest(f.Digest)
 		if f.Digest == digest {
