@@ -69,7 +69,7 @@ func (t terminal) Write(p []byte) (int, error) {
 func command(licenses []byte) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "flotilla-device",
-		Short:         "The agent of a device in a fleet: runs containers, reports how they and the device are",
+		Short:         "The agent of a device in a fleet: runs containers, and reports their state and the device's",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -109,7 +109,8 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// fromEnvironment sets each flag that was not given from FLOTILLA_<NAME>.
+// fromEnvironment sets each flag that is missing on the command line from the variable
+// FLOTILLA_<NAME>.
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {

@@ -191,7 +191,7 @@ func (a *api) Start(ctx context.Context, id string) error {
 // too early.
 func (a *api) Stop(ctx context.Context, id string, grace time.Duration) error {
 	seconds := int((max(grace, 0) + time.Second - 1) / time.Second)
-	if a.podman() { // Docker resumes a paused container for its signal; Podman does not and fails in the end
+	if a.podman() { // Docker resumes a paused container to stop it; with Podman the stop fails
 		if now, err := a.look(ctx, id); err == nil && now.Container.State != nil && now.Container.State.Paused {
 			// If resuming fails, ContainerStop reports the error.
 			_, _ = a.client().ContainerUnpause(ctx, id, client.ContainerUnpauseOptions{})

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,8 @@ func TestAnImageWithoutALayerIsDamagedUntilItIsPulledAgain(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		for _, removed := range []string{"", "diff"} { // the layer's whole directory, or only its files
 			for _, byDigest := range []bool{false, true} {
-				t.Run(fmt.Sprintf("without %q, by digest %v", removed, byDigest), func(t *testing.T) {
+				what := cmp.Or(removed, "whole directory")
+				t.Run(fmt.Sprintf("the layer lacks its %s, by digest %v", what, byDigest), func(t *testing.T) {
 					e, r := open(t, socket), newRegistry(t, "")
 					ref := r.host + "/name:1"
 					if byDigest {

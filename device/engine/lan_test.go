@@ -47,7 +47,7 @@ func TestRealEnginesNoticeAConflictingLAN(t *testing.T) {
 			}
 		}
 		if err := e.EnsureNetwork(t.Context(), n); err == nil || !strings.Contains(err.Error(), "through "+lan) {
-			t.Errorf("in a LAN with the network's addresses: %v", err)
+			t.Errorf("in a LAN with the network's addresses: got %v, want a conflict through %s", err, lan)
 		}
 		removeLAN()
 		if err := e.EnsureNetwork(t.Context(), n); err != nil {

@@ -9,9 +9,9 @@ import (
 )
 
 // again repeats a read up to four times while the engine reports an internal error. Podman reports
-// one for a log whose last line is being written, and before 4.4 for a container that ends during
-// the call ("read /proc/PID/cgroup: no such process"), which fails the whole list. Calls that
-// change something have their own rules.
+// one for a log whose last line is being written. Before 4.4, Podman also fails a whole list if one
+// container ends during the call ("read /proc/PID/cgroup: no such process"). Calls that change
+// something have their own rules.
 func again[T any](ctx context.Context, ask func() (T, error)) (answer T, err error) {
 	for try := 1; ; try++ {
 		if answer, err = ask(); err == nil || try == 4 || !errdefs.IsInternal(err) {

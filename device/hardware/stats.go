@@ -53,8 +53,9 @@ func Measure(ctx context.Context, o Options) Stats {
 	return s
 }
 
-// busy returns the time of all processors except idle and iowait, from the first line of /proc/stat
-// in 1/100 s. user and nice include the time of guests; stolen time does not count.
+// busy returns the time that all processors have spent outside idle and iowait. stat is /proc/stat,
+// whose first line counts in 1/100 s. user and nice include the time of guests; stolen time does
+// not count.
 func busy(stat string) time.Duration {
 	line, _, _ := strings.Cut(stat, "\n")
 	f := strings.Fields(line) // cpu user nice system idle iowait irq softirq steal guest guest_nice

@@ -14,7 +14,10 @@ import (
 
 const (
 	imageDamaged = "ImageDamaged"
-	renewTime    = time.Hour // between two renewals of one image: the disk may be broken, or a layer shared
+
+	// renewTime is the minimum time between two renewals of one image. Another pull does not help if
+	// the disk is broken, or if running containers or other images share the damaged layer.
+	renewTime = time.Hour
 )
 
 // Renew replaces an image that lacks files of a layer, for example after a power cut: only another
@@ -41,7 +44,7 @@ func (p *Puller) removeDamaged(ctx context.Context, w Want, image string) error 
 		return errors.New("it was pulled again less than an hour ago: check the disk, and whether running containers or " +
 			"other images of the device share its layers")
 	}
-	p.renewed.set(image, renewTime)        // one of its containers renews it
+	p.renewed.set(image, renewTime)        // set first, so that only one of the image's containers renews it
 	err := p.pullInTurn(ctx, w, image, "") // checks that the registry answers
 	if err != nil && !errors.Is(err, engine.ErrDamaged) {
 		p.renewed.set(image, 0)

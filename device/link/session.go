@@ -29,7 +29,7 @@ type session struct {
 	lost     chan error
 	done     chan struct{} // closed at the end of the session
 
-	status, pods, event tracked // messages at QoS 1, of which one of each kind is in flight
+	status, pods, event tracked // messages at QoS 1; at most one of each kind is in flight
 	list                podList // lists of pods: in flight and acknowledged
 	eventNumber         uint64  // number of the event in flight; 0: a report of dropped events
 	eventSkipped        int     // number of dropped events that the report names
@@ -146,8 +146,8 @@ func (l *Link) endSession() {
 	l.session = nil
 }
 
-// sendAll sends status, pods and lease in this order: the first status makes a boot the current
-// one.
+// sendAll sends status, pods and lease in this order: the hub ignores the pods and leases of a boot
+// id until it has a status with that boot id.
 func (s *session) sendAll() {
 	s.take()
 	s.sendStatus()

@@ -18,8 +18,8 @@ type ProbeRecord struct {
 	Next      time.Time // time of the next probe; zero: not scheduled yet
 	Successes int32     // successes in a row
 	Failures  int32     // failures in a row
-	Passed    bool      // the success threshold was reached after the failure threshold
-	Failed    bool      // the failure threshold was reached
+	Passed    bool      // the success threshold was reached, and not the failure threshold since
+	Failed    bool      // the failure threshold was reached, and not the success threshold since
 }
 
 // startedUp reports whether a running container has passed its startup probe or has no startup
@@ -144,8 +144,8 @@ func (p *pass) postStartHooks(pod *corev1.Pod, r *Record) {
 	}
 }
 
-// blocksNext reports whether the pod's next containers wait for this one: they do until its
-// postStart hook has ended, unless it waits for its own restart.
+// blocksNext reports whether the pod's next containers wait for this one. They wait until its
+// postStart hook has ended, but not while this container waits to be restarted.
 func (p *pass) blocksNext(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
 	switch {
 	case podspec.Hook(w.Spec, podspec.PostStart) == nil || c.KillReason != "":

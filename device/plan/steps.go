@@ -1,9 +1,9 @@
 // Package plan decides what an agent does next. Steps compares the desired with the observed state,
 // Observed.SetContainers records the engine's list, and Statuses computes the pods' statuses.
 //
-// It uses no clock, disk or network, so that tests can state every rule as a row of a table, and a
-// crash is only another state to start from. Package agent calls it, runs the steps, and alone
-// changes an Observed.
+// It uses no clock, disk or network. So tests can state every rule as a row of a table, and a crash
+// as one more initial state. Package agent calls it and runs the steps. Only package agent changes
+// an Observed.
 package plan
 
 import (
@@ -42,7 +42,8 @@ type probePlace struct {
 }
 
 // Steps returns the steps that make the device run its desired state, and when to call it again if
-// nothing changes. It changes none of its arguments, and returns nothing once its steps are done.
+// nothing changes. It does not change its arguments. Once its steps are done, it returns none
+// until a state changes or wake has come.
 //
 // The rules are the kubelet's: a pod is admitted once; init containers run one after another, then
 // the app containers; ended containers restart by policy with back-off; undesired pods stop within
@@ -239,9 +240,9 @@ func (p *pass) started(r *Record) bool {
 	return false
 }
 
-// sandbox creates the pod's sandbox if it is needed, and reports whether it runs. If it has ended,
-// the containers that shared it are removed first. Ended containers that do not restart stay,
-// because only they record that.
+// sandbox creates the pod's sandbox if it is needed, and reports whether the containers may start.
+// If the sandbox has ended, the containers that shared it are removed first. Ended containers that
+// do not restart are kept, because only the engine records that they have ended.
 func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []podspec.Container) bool {
 	box := r.Peek("")
 	if box.Running() && sameBoot(box.Boot, p.o.Node.Boot) {
@@ -251,7 +252,7 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []podspec.Container) boo
 		return true // the sandbox is no longer needed
 	}
 	if box.ID == "" && podspec.HasOneContainer(pod) && !podspec.SharesProcesses(pod) && HasRunning(r) {
-		return true // a pod of an earlier version is not restarted for a missing variable
+		return true // do not restart a pod only because an earlier version gave it no sandbox
 	}
 	others, spent := 0, spent(pod, r)
 	for _, in := range p.instances[pod.UID] {
@@ -297,7 +298,7 @@ func HasRunning(r *Record) bool {
 	return false
 }
 
-// working reports whether a step of the pod is in progress or wanted.
+// working reports whether a step of the pod is in progress.
 func (p *pass) working(uid types.UID) bool {
 	for place := range p.busy {
 		if place.Pod == uid {

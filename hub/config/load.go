@@ -75,7 +75,7 @@ func Load(flags *pflag.FlagSet, environ []string) (c Config, warnings []string, 
 	mistakes = append(mistakes, c.readPolicy()...)
 	if from := c.source("database"); hasPassword(c.Database) && strings.HasPrefix(string(from), "flag ") {
 		warnings = append(warnings, "every user of this machine can read the password in --database; write the "+
-			"URL into a file and name the file")
+			"URL into a file, and set --database to the path of the file")
 	}
 	if c.policy != nil && c.policy.PodPidsLimit != policy.DefaultPidsLimit {
 		warnings = append(warnings, "podPidsLimit in "+c.PolicyFile+
@@ -87,7 +87,7 @@ func Load(flags *pflag.FlagSet, environ []string) (c Config, warnings []string, 
 // take applies the values of one source.
 func (c *Config) take(level []value) (mistakes []error) {
 	at := slices.IndexFunc(level, func(v value) bool { return v.name == podEvictionTimeout })
-	if at >= 0 { // set first, since both exact names override it
+	if at >= 0 { // the older name sets both settings
 		alias := level[at]
 		for _, v := range level {
 			if slices.Contains(aliased, v.name) {

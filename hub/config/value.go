@@ -136,7 +136,7 @@ func nameOf[T comparable](v T, choices []choice[T]) string {
 	return fmt.Sprint(v)
 }
 
-// Default returns the configuration without any source.
+// Default returns the configuration with every setting at its default.
 func Default() Config {
 	c := Config{sources: map[string]Source{}}
 	for _, s := range settings {

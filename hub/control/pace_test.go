@@ -97,7 +97,7 @@ func TestTheSenderOfSlowNewsWaits(t *testing.T) {
 					messages += e.Message
 				}
 				if !strings.Contains(messages, c.says) || c.says == "" && messages != "" {
-					t.Errorf("told %q", messages)
+					t.Errorf("the events are %q", messages)
 				}
 				stop()
 				<-over

@@ -16,9 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The names of the reported units contain the budgets: an idle agent has at most 20 MB resident, an
-// idle hub 48 MB, a hub with a thousand nodes 100 MB. At full load a lease costs at most 20 µs of
-// the hub's processor time, and no write.
+// The budgets: an idle agent has at most 20 MB resident, an idle hub 48 MB, a hub with a thousand
+// nodes 100 MB. At full load a lease costs at most 20 µs of the hub's processor time, and no write.
 
 // A use is what a process has used since its start.
 type use struct {

@@ -41,7 +41,7 @@ func TestReviewsOfOthers(t *testing.T) {
 		{"a viewer may not delete", "", global, `"user":"ola",` + drop, 201, false, "role viewer does not allow it"},
 		{"an operator may delete", "", global, `"user":"kari",` + drop, 201, true, "role operator allows it"},
 		{"a group grants its role", "", global, `"groups":["system:authenticated","flotilla:operators"],` + drop, 201, true, "role operator allows it"},
-		{"the group allows more than the name", "", global, `"user":"ola","groups":["flotilla:admins"],"resourceAttributes":{"verb":"get","resource":"secrets"}`, 201, true, "role admin allows it"},
+		{"the group's role allows more than the user's", "", global, `"user":"ola","groups":["flotilla:admins"],"resourceAttributes":{"verb":"get","resource":"secrets"}`, 201, true, "role admin allows it"},
 		{"an unknown user", "", global, `"user":"system:serviceaccount:default:e2e","groups":["system:authenticated"],` + list, 201, false, "no role is known for this user"},
 		{"a path", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/healthz"}`, 201, true, "role viewer allows it"},
 		{"a path that viewers may not read", "", global, `"user":"ola","nonResourceAttributes":{"verb":"get","path":"/debug/pprof"}`, 201, false, "role viewer does not allow it"},

@@ -292,7 +292,7 @@ func TestSlowNewsDelaysOnlyItsSender(t *testing.T) {
 		if !strings.Contains(about["pi-1"], "3s") &&
 			!strings.Contains(about["pi-1"], "2s: most of it for news of node pi-1") ||
 			!strings.Contains(about["kube-system"], "user kari") {
-			t.Errorf("told %v", about)
+			t.Errorf("the events are %v", about)
 		}
 	})
 }

@@ -53,7 +53,7 @@ func TestADeviceCanVerifyItsBootConfiguration(t *testing.T) {
 	}
 	f := told(func(*state.Record, *fleet.FirmwareRollout) {})
 	if f == nil || f.Try || f.Retry != 2 || f.Generation != 7 {
-		t.Fatalf("told %+v", f)
+		t.Fatalf("the device receives %+v", f)
 	}
 	config, err := f.Verify(public, "pi-1", []string{"raspberrypi,4-model-b", "brcm,bcm2711"})
 	if err != nil || config.Cmdline.Add[0] != "cgroup_enable=memory" {

@@ -36,12 +36,12 @@ func TestImplausibleReportsAreRejected(t *testing.T) {
 		messages              string
 	}{
 		{name: "the name of another node as its host name", addresses: []corev1.NodeAddress{{Type: "Hostname", Address: "PI-2"}}, messages: `Hostname "PI-2", which is the name of another node`},
-		{name: "another node's address of the same site", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}, messages: "is that of node pi-2"},
-		{name: "another node's address as another type", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "10.0.0.2"}}, messages: "is that of node pi-2"},
+		{name: "the address of another node of the same site", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}, messages: "is that of node pi-2"},
+		{name: "the internal address of another node as an external one", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "10.0.0.2"}}, messages: "is that of node pi-2"},
 		{name: "the external address of a common router", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "203.0.113.7"}}, keeps: 1},
-		{name: "another node's external address as its own", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "203.0.113.7"}}, messages: "is that of node pi-2"},
-		{name: "another node's address, written as one of IPv6", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "::ffff:10.0.0.2"}}, messages: "is that of node pi-2"},
-		{name: "an address of many machines", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "224.0.0.1"}, {Type: "InternalIP", Address: "ff02::1"}}, messages: "is not the address of one machine"},
+		{name: "the external address of another node as an internal one", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "203.0.113.7"}}, messages: "is that of node pi-2"},
+		{name: "the address of another node in IPv4-mapped form", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "::ffff:10.0.0.2"}}, messages: "is that of node pi-2"},
+		{name: "multicast addresses", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "224.0.0.1"}, {Type: "InternalIP", Address: "ff02::1"}}, messages: "is not the address of one machine"},
 		{name: "the unspecified address", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "::"}}, messages: "is not the address of one machine"},
 		{name: "the same address twice", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.9"}, {Type: "InternalIP", Address: "::ffff:10.0.0.9"}}, keeps: 1},
 		{name: "invalid resource names", capacity: amounts("a b", "1", "-", "1", "cpu", "1"), want: amounts("cpu", "1"), messages: "which is not a resource"},
@@ -87,7 +87,7 @@ func TestImplausibleReportsAreRejected(t *testing.T) {
 			messages := h.events("ImplausibleReport")
 			if c.messages == "" && len(messages) != 0 ||
 				c.messages != "" && (len(messages) != 1 || !strings.Contains(messages[0], c.messages)) {
-				h.t.Errorf("told %q", messages)
+				h.t.Errorf("the events are %q", messages)
 			}
 		})
 	}
@@ -103,10 +103,10 @@ func TestImplausibleReportsAreRejected(t *testing.T) {
 		if state.NodeCondition(n, corev1.NodeDiskPressure) != nil || state.NodeCondition(n, "a b") != nil ||
 			n.Status.Phase != "" || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 0 ||
 			state.ReadyOf(n) != corev1.ConditionTrue {
-			h.t.Errorf("the pod's status is %+v", n.Status)
+			h.t.Errorf("the node's status is %+v", n.Status)
 		}
 		if messages := h.events("ImplausibleReport"); len(messages) != 1 || !strings.Contains(messages[0], `condition DiskPressure="Maybe"`) {
-			h.t.Errorf("told %q", messages)
+			h.t.Errorf("the events are %q", messages)
 		}
 	})
 	listening(t, "the address of a node that is not ready is assigned again", func(h *listener) {
@@ -121,8 +121,7 @@ func TestImplausibleReportsAreRejected(t *testing.T) {
 	})
 }
 
-// If two nodes have had one address in turn, both keep it. On different sites, equal addresses are
-// different ones.
+// Two nodes that have had one address in turn both keep it. Two sites may use the same addresses.
 func TestTwoNodesMayUseOneAddressInTurn(t *testing.T) {
 	has := func(st *wire.Status) {
 		st.Status.Addresses = []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}

@@ -332,7 +332,7 @@ func TestLabelsThatARegisteringDeviceMaySet(t *testing.T) {
 				if strings.Contains(message, corev1.LabelHostname) ||
 					!strings.Contains(message, "node-restriction.kubernetes.io/a") ||
 					!strings.Contains(message, "node.kubernetes.io/unreachable") {
-					t.Errorf("told %q", message)
+					t.Errorf("the event is %q", message)
 				}
 			})
 		})

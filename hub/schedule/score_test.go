@@ -155,6 +155,6 @@ func TestBinding(t *testing.T) {
 	}
 	last := f.changes[len(f.changes)-1]
 	if last.Why != "bind kiosk-1 to pi-1" || last.Reason != "Scheduled" || last.Source != "default-scheduler" {
-		t.Errorf("told: %+v", last)
+		t.Errorf("the change is %+v", last)
 	}
 }

@@ -119,8 +119,8 @@ func (d *devices) acknowledge(name string, err error) error {
 // ignores its dismissal reconnects every few seconds.
 const dismissalLines = time.Minute
 
-// dismissals are the devices whose dismissal was logged recently. There are few, because each has a
-// certificate of this hub.
+// dismissals are the devices whose dismissal was logged recently. Only devices with a certificate
+// of this hub have an entry, so there are few.
 type dismissals struct {
 	mu sync.Mutex
 	by map[string]*dismissal // by node

@@ -91,7 +91,7 @@ func (h *Hub) metrics() http.Handler {
 	})
 }
 
-// An other is a path beside the API and the page.
+// An other is a path of the hub outside of the API and the page, with its handler.
 type other struct {
 	kube.Other
 	handler http.Handler
@@ -205,8 +205,8 @@ func (h *Hub) urls() []string {
 }
 
 // storeURL stores the page's address for the tokens and kubeconfigs that commands and this hub
-// create. It repeats that, because a machine's address may appear or change long after the hub has
-// started.
+// create. It is called periodically, because a machine's address may appear or change long after
+// the hub has started.
 func (h *Hub) storeURL(ctx context.Context) error {
 	url := reachedAt(h.cfg, addr(h.o.HTTPS), cluster.Names(h.cfg))
 	former := h.reached.Swap(&url)
@@ -237,8 +237,8 @@ func (h *Hub) printURL(ctx context.Context) error {
 	if err != nil || secret == "" {
 		return err
 	}
-	_, err = fmt.Fprintf(h.o.Out, "The page is %s\nIt has no user yet. Make the first one within 30 minutes here, "+
-		"once:\n    %s/setup?token=%s\n", url, url, secret)
+	_, err = fmt.Fprintf(h.o.Out, "The page is %s\nIt has no user yet. Create the first one with this link, which is "+
+		"valid once, for 30 minutes:\n    %s/setup?token=%s\n", url, url, secret)
 	return err
 }
 

@@ -13,7 +13,7 @@ import (
 
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "repeat the random simulations with this seed only")
-	simHours = flag.Int("sim.hours", 0, "hours of the day of two hundred devices (default 3, with FLOTILLA_LONG 24)")
+	simHours = flag.Int("sim.hours", 0, "simulated hours of TestFleetADay (default 3, or 24 with FLOTILLA_LONG)")
 )
 
 // TestFleetChance loses, doubles and delays messages at random during random events.

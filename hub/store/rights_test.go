@@ -196,7 +196,7 @@ func TestAMissingKeyNamesTheSealedValues(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(o.Dir, secretsKey)); err == nil {
 				t.Error("the hub made another key")
 			}
-			_, giveUp, _ := strings.Cut(err.Error(), "give them up with `")
+			_, giveUp, _ := strings.Cut(err.Error(), "delete them with `")
 			_, queries, _ := strings.Cut(giveUp, `"`)
 			command, err := OpenShared(ctx, o)
 			must(t, err)

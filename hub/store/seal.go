@@ -113,10 +113,10 @@ func (s *Store) keyOf(ctx context.Context) (key []byte, known string, err error)
 		return key, known, err
 	case missing:
 		return nil, "", fmt.Errorf("open %s: %w: it is missing (%w), but %s in the database are sealed with it; put your "+
-			"copy back, or give them up with `%s`", s.keyFile(), ErrKey, os.ErrNotExist, what, giveUp)
+			"copy back, or delete them with `%s`", s.keyFile(), ErrKey, os.ErrNotExist, what, giveUp)
 	}
 	return nil, "", fmt.Errorf("open %s: %w: its id is %s, but %s in the database are sealed with key %s; put that key "+
-		"back, or give them up with `%s`", s.keyFile(), ErrKey, keyID(key), what, known, giveUp)
+		"back, or delete them with `%s`", s.keyFile(), ErrKey, keyID(key), what, known, giveUp)
 }
 
 func readKey(file string) ([]byte, error) {
@@ -150,7 +150,8 @@ func parseKey(name string, text []byte) ([]byte, error) {
 }
 
 // sealed names the sealed values in the database ("": there are none), and returns the command that
-// deletes them. The command loses the secrets; the hub then reads the authority from pki/.
+// deletes them. After that command the secrets are lost, and the hub uses the authority in pki/
+// instead of the shared one.
 func (s *Store) sealed(ctx context.Context) (what, giveUp string, err error) {
 	var all, queries []string
 	for _, k := range state.Kinds() {

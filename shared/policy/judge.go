@@ -32,11 +32,11 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 		if h := volume.HostPath; h != nil && !d.AllowsPath(h.Path) {
 			at, resource := p.Child("volumes").Index(i).Child("hostPath", "path"), resourceAt(h.Path)
 			if resource != "" && !privileged(spec) {
-				v.no(at, "", "%q is a device, which a container cannot open by a hostPath: remove the volume, and request it in "+
-					"the container's resources for limits: {flotilla.dev/%s: 1}",
+				v.no(at, "", "%q is a device, which a container cannot open through a hostPath: remove the volume, and set "+
+					"resources.limits of the container to {flotilla.dev/%s: 1}",
 					h.Path, resource)
 			} else {
-				v.no(at, fmt.Sprintf("hostPaths: [%s]", h.Path), "%q is outside %s", h.Path, orNone(d.HostPaths))
+				v.no(at, fmt.Sprintf("hostPaths: [%s]", h.Path), "%q %s", h.Path, isOutside(d.HostPaths))
 			}
 		}
 		if im := volume.Image; im != nil {
@@ -54,7 +54,7 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 			// As in Kubernetes, such a sysctl would change the device's own network.
 			if name := strings.ReplaceAll(s.Name, "/", "."); spec.HostNetwork && strings.HasPrefix(name, "net.") {
 				v.no(at.Child("sysctls").Index(i).Child("name"), "",
-					"%s may not be set where hostNetwork is true: it would be the device's", s.Name)
+					"%s may not be set where hostNetwork is true: it would change the device's network", s.Name)
 			} else if !d.AllowsSysctl(s.Name) {
 				v.no(at.Child("sysctls").Index(i).Child("name"), fmt.Sprintf("unsafeSysctls: [%s]", s.Name),
 					"%s is not one of the safe sysctls", s.Name)
@@ -125,7 +125,7 @@ func (v *verdict) container(c *corev1.Container, p *field.Path) {
 	for i, port := range c.Ports {
 		if port.HostPort != 0 && !v.hostNetwork && !v.AllowsHostPort(port.HostPort) {
 			v.no(p.Child("ports").Index(i).Child("hostPort"), fmt.Sprintf("hostPorts: [%d]", port.HostPort),
-				"port %d of the device is outside %s", port.HostPort, orNone(v.HostPorts))
+				"port %d of the device %s", port.HostPort, isOutside(v.HostPorts))
 		}
 	}
 	s := c.SecurityContext
@@ -138,7 +138,7 @@ func (v *verdict) container(c *corev1.Container, p *field.Path) {
 		v.no(p.Child("privileged"), "privileged: true", "privileged containers are not allowed")
 	}
 	if is(s.AllowPrivilegeEscalation) && !is(s.Privileged) && !v.NewPrivileges {
-		v.no(p.Child("allowPrivilegeEscalation"), "allowNewPrivileges: true", "containers never gain privileges: omit it")
+		v.no(p.Child("allowPrivilegeEscalation"), "allowNewPrivileges: true", "containers may not gain privileges: omit it")
 	}
 	if s.ProcMount != nil && *s.ProcMount != corev1.DefaultProcMount {
 		v.no(p.Child("procMount"), "", "is not supported: use Default, or omit it")
@@ -213,9 +213,10 @@ func (v *verdict) profiles(c *corev1.SeccompProfile, a *corev1.AppArmorProfile, 
 
 func is(b *bool) bool { return b != nil && *b }
 
-func orNone(allowed []string) string {
+// isOutside returns the end of a sentence about a value that is not in a list.
+func isOutside(allowed []string) string {
 	if len(allowed) == 0 {
-		return "the allowed ones (none)"
+		return "is not allowed"
 	}
-	return strings.Join(allowed, ", ")
+	return "is outside " + strings.Join(allowed, ", ")
 }

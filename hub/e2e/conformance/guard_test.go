@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// runnerWord makes the test program start a process and never end, like a run of the suite.
+// runnerWord makes the test program start a guarded process and wait for it, as a run of the suite
+// does.
 const runnerWord = "runner-that-is-killed"
 
 func TestMain(m *testing.M) {

@@ -182,8 +182,8 @@ func count(from io.Reader, received *atomic.Int64) error {
 func millionName(i int) string { return fmt.Sprintf("pi-%07d", i) }
 
 // publish is the main function of a process that publishes leases of many devices over few
-// connections, as a cluster's brokers forward them. Its command is the line publish <leases a
-// second> <seconds>.
+// connections, as a cluster's brokers forward them. It reads lines "publish RATE SECONDS" from
+// stdin; RATE is in leases per second.
 func publish(addr string, from, to int) error {
 	const connections = 16
 	out := make([]*bufio.Writer, connections)

@@ -53,7 +53,7 @@ var Table = []Case{
 	{"an explicitly unprivileged container", "", "",
 		"securityContext: {privileged: false, allowPrivilegeEscalation: false}", ""},
 	{"privilege escalation", "", "", "securityContext: {allowPrivilegeEscalation: true}",
-		"WEB.securityContext.allowPrivilegeEscalation: containers never gain privileges"},
+		"WEB.securityContext.allowPrivilegeEscalation: containers may not gain privileges"},
 	{"privilege escalation where the document allows it", "allowNewPrivileges: true", "",
 		"securityContext: {allowPrivilegeEscalation: true}", ""},
 	{"the device's network", "", "hostNetwork: true", "", "spec.hostNetwork: pods may not use the device's network"},
@@ -65,7 +65,7 @@ var Table = []Case{
 
 	{"a port of the device", "", "", "ports: [{containerPort: 80, hostPort: 8080}]", ""},
 	{"a port of the device where none is allowed", "hostPorts: []", "", "ports: [{containerPort: 80, hostPort: 8080}]",
-		"WEB.ports[0].hostPort: port 8080 of the device is outside"},
+		"WEB.ports[0].hostPort: port 8080 of the device is not allowed"},
 	{"a port of the device outside of the ranges", "hostPorts: [80, 8000-8079]", "",
 		"ports: [{containerPort: 80, hostPort: 8080}]", "WEB.ports[0].hostPort: port 8080 of the device is outside"},
 	{"a port of the device at the end of a range", "hostPorts: [80, 8000-8080]", "",
