@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// with requests a page as a program does.
+// with sends a request with an API token.
 func (k *kit) with(method, path, token string, form url.Values) (code int, body string) {
 	k.Helper()
 	r, err := http.NewRequestWithContext(k.ctx, method, k.server.URL+path, strings.NewReader(form.Encode()))
@@ -91,7 +91,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 	// A token may not make another token, nor change the password.
 	for _, form := range []url.Values{{"action": {"create"}, "note": {"x"}, "life": {"1h"}}, {"action": {"password"}, "old": {"four words are good"}, "password": {"four words are bad"}, "again": {"four words are bad"}}} {
 		if code, body := k.with("POST", "/account", token, form); code != http.StatusConflict || !strings.Contains(body, "An API token cannot create API tokens") {
-			t.Errorf("a token does %s: %d", form["action"], code)
+			t.Errorf("a token may do %s: %d", form["action"], code)
 		}
 	}
 	id, _, _ := strings.Cut(strings.TrimPrefix(token, "FLA1."), ".")
@@ -101,10 +101,10 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 	}
 	other, _, _ := strings.Cut(strings.TrimPrefix(foreign, "FLA1."), ".")
 	if code, _ := k.with("POST", "/account", token, url.Values{"action": {"revoke"}, "id": {other}}); code != http.StatusNotFound {
-		t.Errorf("revokes somebody else's: %d", code)
+		t.Errorf("a user revokes another user's token: %d", code)
 	}
 	if code, body := k.with("POST", "/account", token, url.Values{"action": {"kubeconfig"}, "token": {foreign}}); code != http.StatusConflict || strings.Contains(body, "server:") {
-		t.Errorf("a file for somebody else's: %d", code)
+		t.Errorf("a user gets the kubeconfig of another user's token: %d", code)
 	}
 
 	// It works without scripts.
@@ -114,7 +114,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 	k.do(chromedp.Click(chromedp.CSS(revoke)), chromedp.WaitVisible(chromedp.CSS("[role=status] .ok")))
 	k.says("The API token is revoked.", "You have none.")
 	if code, _ := k.with("GET", "/nodes", token, nil); code == http.StatusOK {
-		t.Error("the revoked token lets in")
+		t.Error("the revoked token is still accepted")
 	}
 	k.script(true)
 
@@ -142,7 +142,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 	r, _ := http.NewRequest(http.MethodGet, k.server.URL, nil)
 	r.AddCookie(elsewhere)
 	if _, err := k.guard.Authenticate(r); err == nil {
-		t.Error("the session elsewhere is still good")
+		t.Error("the other session is still valid")
 	}
 	if _, err := k.guard.Login(k.ctx, "viewer-person", "another four words", "10.0.0.9"); err != nil {
 		t.Error("the new password:", err)

@@ -63,8 +63,8 @@ func (s *server) do(t testing.TB, role, path string, form url.Values) (code int,
 	return resp.StatusCode, body
 }
 
-// Every action does to one object what it says, and its undo reverts that.
-func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
+// Each action changes its object as its page says, and its undo reverts the change.
+func TestEachActionChangesItsObjectAndCanBeUndone(t *testing.T) {
 	m := admintest.Work(t)
 	srv := acting(t, m)
 	node := func() *corev1.Node { return m.Snapshot().Node("pi-1") }
@@ -141,7 +141,7 @@ func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
 		form := url.Values{"item": {m.Form(c.kind, c.ns, c.name)}}
 		_, asked := srv.ask(t, "admin", "GET", c.path+"?"+form.Encode(), nil)
 		if !strings.Contains(asked, c.name) || !strings.Contains(asked, `formaction="`+c.path+`"`) {
-			t.Errorf("%s does not tell what it would be done to: %.600s", c.path, asked)
+			t.Errorf("the confirmation of %s does not name its object: %.600s", c.path, asked)
 		}
 		for k, v := range c.form {
 			form[k] = v
@@ -171,7 +171,7 @@ func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
 	}
 }
 
-// An action that takes longer than a request waits ends at its own page.
+// The undo button is on the object's page, or on the job's page if the action takes long.
 var undoButton = regexp.MustCompile(`(?:formaction="|<form id="act" method="post" action=")/actions/([A-Z0-9]+)"`)
 
 func mainOf(body string) string {
@@ -184,7 +184,7 @@ func TestABulkActionIsDoneToExactlyWhatWasShown(t *testing.T) {
 	srv := acting(t, m)
 	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/cordon?site=oslo", nil)
 	if !strings.Contains(body, "3 nodes") || !strings.Contains(body, "is cordoned already") || strings.Contains(body, "bone-1") {
-		t.Errorf("the page before does not tell what is cordoned: %s", mainOf(body))
+		t.Errorf("the confirmation does not say what is cordoned already: %s", mainOf(body))
 	}
 	form := url.Values{"item": {m.Form(state.Nodes, "", "pi-1"), m.Form(state.Nodes, "", "pi-2"), m.Form(state.Nodes, "", "pi-3")}}
 	// Before the action begins, one node is added, one is deleted, and one is replaced by a node of
@@ -205,7 +205,7 @@ func TestABulkActionIsDoneToExactlyWhatWasShown(t *testing.T) {
 		}
 	}
 	if strings.Count(body, ">Gone<") != 2 {
-		t.Errorf("what is not there any more has failed otherwise: %s", mainOf(body))
+		t.Errorf("a missing object failed with another sentence: %s", mainOf(body))
 	}
 	for _, form := range []url.Values{{}, {"item": {"nonsense"}}, {"items": {strings.Join(numbered("/node-%d", mostItems+1), " ")}}} {
 		if code, _ := srv.do(t, "admin", "/actions/nodes/cordon", form); code != http.StatusBadRequest {
@@ -271,7 +271,7 @@ func TestADrainWaitsForBudgetsAndTellsWhichOneBlocks(t *testing.T) {
 	item := m.Form(state.Nodes, "", "pi-7")
 	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {item}}.Encode(), nil)
 	if !strings.Contains(body, ">shop-stays-open</a> lets them leave one after the other") || !strings.Contains(body, ">radio-1</a>") {
-		t.Errorf("the page before does not tell of the pods: %s", mainOf(body))
+		t.Errorf("the confirmation does not list the pods: %s", mainOf(body))
 	}
 	form := url.Values{"item": {item}, "until": {"15m"}, "csrf": {csrf}}
 	resp, _ := srv.ask(t, "admin", "POST", "/actions/nodes/drain", form, "Cookie", nameHeader+"=admin")
@@ -282,7 +282,7 @@ func TestADrainWaitsForBudgetsAndTellsWhichOneBlocks(t *testing.T) {
 	until(t, "the budget that blocks is named", says("The disruption budget shop-stays-open needs 2 healthy pods and has 2 currently"))
 	s := m.Snapshot()
 	if !s.Node("pi-7").Spec.Unschedulable || s.Pod("default", "radio-1").DeletionTimestamp == nil || s.Pod("default", "shop-1").DeletionTimestamp != nil {
-		t.Errorf("the drain asked the wrong pods to leave: %s", mainOf(body))
+		t.Errorf("the drain told the wrong pods to leave: %s", mainOf(body))
 	}
 	leave := func(name string) {
 		_, _ = m.Do(t.Context(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
@@ -292,11 +292,11 @@ func TestADrainWaitsForBudgetsAndTellsWhichOneBlocks(t *testing.T) {
 	leave("radio-1")
 	until(t, "the pod that left is counted", says("1 of 2 pods have left"))
 	m.Put(t, owned("shop-3", "pi-1", "shop")) // its owner has made a new one elsewhere
-	until(t, "the pod is asked to leave, now that it may", func() bool { return m.Snapshot().Pod("default", "shop-1").DeletionTimestamp != nil })
+	until(t, "the pod is told to leave once the budget allows it", func() bool { return m.Snapshot().Pod("default", "shop-1").DeletionTimestamp != nil })
 	leave("shop-1")
 	until(t, "the drain is over", says("Undo</button>"))
 	if !strings.Contains(body, "1 of 1 done") || !strings.Contains(body, "2 of 2 pods have left") {
-		t.Errorf("the drain does not tell its end: %s", mainOf(body))
+		t.Errorf("the drain does not say that it has ended: %s", mainOf(body))
 	}
 	if srv.do(t, "admin", at, url.Values{"action": {"undo"}}); m.Snapshot().Node("pi-7").Spec.Unschedulable {
 		t.Error("the undone drain has left the node cordoned")
@@ -308,11 +308,11 @@ func TestADrainLeavesPodsThatNobodyMakesAgain(t *testing.T) {
 	srv := acting(t, m)
 	item := m.Form(state.Nodes, "", "pi-1")
 	if _, body := srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {item}}.Encode(), nil); !strings.Contains(body, "2 pods without an owner") {
-		t.Errorf("the page before does not tell of the bare pods: %s", mainOf(body))
+		t.Errorf("the confirmation does not list the pods without an owner: %s", mainOf(body))
 	}
 	_, body := srv.do(t, "admin", "/actions/nodes/drain", url.Values{"item": {item}, "until": {"15m"}})
 	if !strings.Contains(body, "1 failed") || !strings.Contains(body, "nothing recreates it") || m.Snapshot().Pod("default", "kiosk-7d9f-abcde").DeletionTimestamp != nil {
-		t.Errorf("a drain without leave took bare pods away, or does not say why not: %s", mainOf(body))
+		t.Errorf("a drain deleted pods without an owner, or does not say why they stay: %s", mainOf(body))
 	}
 }
 
@@ -332,7 +332,7 @@ func TestADrainCanBeStopped(t *testing.T) {
 }
 
 // A failed undo can be repeated, and repeats only what failed.
-func TestWhatWasNotTakenBackCanBeTriedAgain(t *testing.T) {
+func TestAFailedUndoCanBeRepeated(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	c := configOf(m)
 	equip(&c)
@@ -359,24 +359,23 @@ func TestWhatWasNotTakenBackCanBeTriedAgain(t *testing.T) {
 		want         [2]bool
 		offers       bool
 	}{
-		{"while the database does not answer for one", "/pi-2", http.StatusOK, [2]bool{false, true}, true},
-		{"while it still does not", "/pi-2", http.StatusOK, [2]bool{false, true}, true},
-		{"when it answers", "/none", http.StatusOK, [2]bool{}, false},
+		{"while the database fails for one node", "/pi-2", http.StatusOK, [2]bool{false, true}, true},
+		{"while it still fails", "/pi-2", http.StatusOK, [2]bool{false, true}, true},
+		{"when the database answers", "/none", http.StatusOK, [2]bool{}, false},
 		{"once more", "/none", http.StatusConflict, [2]bool{}, false},
 	} {
 		broken.Store(&step.broken)
 		if code, body := srv.do(t, "admin", at, undo); code != step.code || cordoned() != step.want {
-			t.Errorf("taken back %s: %d, cordoned are %v, want %v: %s", step.what, code, cordoned(), step.want, mainOf(body))
+			t.Errorf("undone %s: %d, cordoned are %v, want %v: %s", step.what, code, cordoned(), step.want, mainOf(body))
 		}
 		if _, body := srv.ask(t, "admin", "GET", at, nil); strings.Contains(body, "Undo</button>") != step.offers {
-			t.Errorf("taken back %s, it can be taken back: %v, want %v", step.what, !step.offers, step.offers)
+			t.Errorf("undone %s: it can be undone again: %v, want %v", step.what, !step.offers, step.offers)
 		}
 	}
 }
 
-// A form that is shown again after an error still leads back to the list that the first one came
-// from.
-func TestThePageBeforeLeadsBackHoweverOftenItIsShown(t *testing.T) {
+// A confirmation that is shown again after an error still leads back to the list that it came from.
+func TestAConfirmationShownAgainLeadsBack(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	srv := acting(t, m)
 	one := url.Values{"item": {m.Form(state.Nodes, "", "pi-1")}}
@@ -404,14 +403,14 @@ func TestThePageBeforeLeadsBackHoweverOftenItIsShown(t *testing.T) {
 	}
 }
 
-// fieldsOf are the fields of an action's form as a browser sends them unchanged.
+// fieldsOf returns the fields of a form as a browser sends them without a change.
 func fieldsOf(body string) url.Values {
 	form := url.Values{}
 	for _, tag := range regexp.MustCompile(`<input form="act" [^>]*>|<input type="hidden" form="act" [^>]*>`).FindAllString(body, -1) {
 		name := regexp.MustCompile(` name="([^"]*)"`).FindStringSubmatch(tag)
 		value := regexp.MustCompile(` value="([^"]*)"`).FindStringSubmatch(tag)
 		text := html.UnescapeString(value[1])
-		if strings.Contains(tag, `type="text"`) { // the field has one line
+		if strings.Contains(tag, `type="text"`) { // a text field has one line
 			text = strings.NewReplacer("\r", "", "\n", "").Replace(text)
 		}
 		form.Add(name[1], strings.ReplaceAll(text, "\n", "\r\n"))
@@ -449,7 +448,7 @@ func TestSettingsOfASiteInTwoTabs(t *testing.T) {
 	if got := spec(); got != "|Quay 7|1m0s||Hold" {
 		t.Errorf("after both have saved: %s", got)
 	}
-	// A form that is shown again has others' changes and what the user typed.
+	// A form that is shown again has the other users' changes and the typed values.
 	again := fieldsOf(send(third, "nodeEvictionRate", "fast", "leaseInterval", "30s"))
 	if again.Get("location") != "Quay 7" || again.Get("description") != "" || again.Get("nodeEvictionRate") != "fast" || again.Get("leaseInterval") != "30s" {
 		t.Errorf("shown again, the form has %v", again)
@@ -519,7 +518,7 @@ func TestSettingsOfASiteKeepTheLinesOfItsDescription(t *testing.T) {
 
 // Two users roll back the same bad version. The second request, or a double click, does not bring
 // it back.
-func TestTwoWhoRollBackDoNotRollForward(t *testing.T) {
+func TestASecondRollBackDoesNotRollForward(t *testing.T) {
 	m := admintest.Work(t)
 	srv := acting(t, m)
 	image := func() string {
@@ -536,7 +535,7 @@ func TestTwoWhoRollBackDoNotRollForward(t *testing.T) {
 	rs.Annotations["deployment.kubernetes.io/revision"] = "3" // the Deployment's new number
 	m.Put(t, rs)
 	if _, body := srv.do(t, "operator", "/actions/deployments/undo", second); image() != "registry.example/shop:1" || !strings.Contains(body, "somebody has changed it since you looked at it") {
-		t.Errorf("rolled back by another, it has %s: %s", image(), mainOf(body))
+		t.Errorf("rolled back by a second user, it has %s: %s", image(), mainOf(body))
 	}
 	named.Set("revision", "2") // an explicit number always means that version
 	if _, body := srv.do(t, "operator", "/actions/deployments/undo", named); image() != "registry.example/shop:2" {
@@ -544,8 +543,8 @@ func TestTwoWhoRollBackDoNotRollForward(t *testing.T) {
 	}
 }
 
-// An undo does not revert what others have changed since.
-func TestWhatOthersHaveChangedSinceIsNotTakenBack(t *testing.T) {
+// An undo does not revert what other users have changed since.
+func TestAnUndoKeepsLaterChangesOfOthers(t *testing.T) {
 	m := admintest.Work(t)
 	srv := acting(t, m)
 	node := func() *corev1.Node { return m.Snapshot().Node("pi-1") }
@@ -559,7 +558,7 @@ func TestWhatOthersHaveChangedSinceIsNotTakenBack(t *testing.T) {
 		has        func() string
 		want, says string
 	}{
-		{"a drain that goes on", "nodes/cordon", state.Nodes, node(), nil, func(o state.Object) {
+		{"a running drain", "nodes/cordon", state.Nodes, node(), nil, func(o state.Object) {
 			o.SetAnnotations(map[string]string{state.DrainAnnotation: state.DrainOrder{Timeout: "1h", Force: true, DeleteEmptyDirData: true}.String()})
 		}, func() string {
 			return fmt.Sprint(node().Spec.Unschedulable, node().Annotations[state.DrainAnnotation] != "")
@@ -581,14 +580,14 @@ func TestWhatOthersHaveChangedSinceIsNotTakenBack(t *testing.T) {
 		_, body := srv.do(t, "admin", "/actions/"+c.path, form)
 		id := undoButton.FindStringSubmatch(body)
 		if id == nil {
-			t.Fatalf("%s cannot be taken back: %.600s", c.path, mainOf(body))
+			t.Fatalf("%s cannot be undone: %.600s", c.path, mainOf(body))
 		}
 		now := m.Snapshot().Get(state.KeyOf(c.of)).DeepCopyObject().(state.Object)
 		c.other(now)
 		m.Put(t, now)
 		_, body = srv.do(t, "admin", "/actions/"+id[1], url.Values{"action": {"undo"}})
 		if got := c.has(); got != c.want || !strings.Contains(body, c.says) {
-			t.Errorf("%s, taken back after somebody else has changed it: %s, want %s; it is told as %.900s", c.rule, got, c.want, mainOf(body))
+			t.Errorf("%s, undone after a later change: %s, want %s; the page says %.900s", c.rule, got, c.want, mainOf(body))
 		}
 	}
 }

@@ -34,7 +34,7 @@ func nightly(t testing.TB) *admintest.Memory {
 	return m
 }
 
-// byHand counts the Jobs that users have started.
+// byHand counts the Jobs that users started.
 func byHand(m *admintest.Memory) (n int) {
 	for j := range state.Each[*batchv1.Job](m.Snapshot(), state.Jobs, "default") {
 		if j.Annotations[fromCronJob] != "" {
@@ -53,7 +53,7 @@ func TestACronJobRunsNowAsByKubectl(t *testing.T) {
 		t.Errorf("no name is offered: %s", mainOf(body))
 	}
 	if code, body := srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"Not_A_Name"}}); code != 422 || byHand(m) != 0 {
-		t.Errorf("a name that is none: %d %s", code, mainOf(body))
+		t.Errorf("an invalid name: %d %s", code, mainOf(body))
 	}
 	srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"nightly-manual-x"}})
 	o := m.Snapshot().Get(state.Key{Kind: state.Jobs, Namespace: "default", Name: "nightly-manual-x"})
@@ -66,7 +66,7 @@ func TestACronJobRunsNowAsByKubectl(t *testing.T) {
 		t.Errorf("its owner is %v", owner)
 	}
 	if j.Annotations[fromCronJob] != "manual" || j.Annotations["note"] != "quiet" || j.Labels["who"] != "sweep" || j.Spec.Template.Spec.Containers[0].Image != "registry.example/sweep:1" {
-		t.Errorf("it is not of the template: %v %v", j.Annotations, j.Labels)
+		t.Errorf("the Job is not made from the template: %v %v", j.Annotations, j.Labels)
 	}
 	if _, body := srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"nightly-manual-x"}}); !strings.Contains(body, "already exists") {
 		t.Errorf("the same name twice: %s", mainOf(body))
@@ -100,7 +100,7 @@ func TestJobsAndCronJobsAreSuspendedResumedAndDeleted(t *testing.T) {
 	}
 	_, body := srv.ask(t, "operator", "GET", "/actions/cronjobs/delete?"+url.Values{"item": {m.Form(state.CronJobs, "default", "nightly")}}.Encode(), nil)
 	if !strings.Contains(body, "1 job of it, 1 of which has not ended, go with their pods.") {
-		t.Errorf("what goes with it is not told: %s", mainOf(body))
+		t.Errorf("the confirmation does not say what is deleted with it: %s", mainOf(body))
 	}
 	for kind, name := range map[state.Kind]string{state.Jobs: "nightly-1", state.CronJobs: "nightly"} {
 		srv.do(t, "operator", "/actions/"+string(kind)+"/delete", url.Values{"item": {m.Form(kind, "default", name)}})
@@ -110,9 +110,8 @@ func TestJobsAndCronJobsAreSuspendedResumedAndDeleted(t *testing.T) {
 	}
 }
 
-// The name that the page offers for a CronJob's Job is valid, and so are the names for several,
-// whatever the CronJob's name.
-func TestACronJobOfAnyNameRunsNow(t *testing.T) {
+// The names that the page makes for Jobs are valid for each CronJob's name.
+func TestJobsOfACronJobGetValidNames(t *testing.T) {
 	m := nightly(t)
 	srv := acting(t, m)
 	for i, name := range []string{"nightly.backup", strings.Repeat("a", 49) + ".b", strings.Repeat("a", 49) + "-b", "7"} {
@@ -125,13 +124,13 @@ func TestACronJobOfAnyNameRunsNow(t *testing.T) {
 		offered, _, _ := strings.Cut(rest, `"`)
 		for n, form := range []url.Values{{"item": {item}, "name": {offered}}, {"item": {item}}} {
 			if code, body := srv.do(t, "operator", "/actions/cronjobs/run", form); code != 200 || byHand(m) != 2*i+n+1 {
-				t.Errorf("%s is not run as %q: %d %s", name, form.Get("name"), code, mainOf(body))
+				t.Errorf("%s does not start a Job named %q: %d %s", name, form.Get("name"), code, mainOf(body))
 			}
 		}
 	}
 }
 
-// Workloads have pages like nodes and pods, across all their kinds.
+// The list of workloads has pages across all kinds.
 func TestWorkloadsArePages(t *testing.T) {
 	var objects []state.Object
 	for i := range 130 {

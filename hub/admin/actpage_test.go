@@ -15,7 +15,7 @@ import (
 
 // A browser goes through each kind of action: at once and undone, on a filtered list, with a form,
 // and one that takes time.
-func TestPeopleActInTheBrowser(t *testing.T) {
+func TestActionsInABrowser(t *testing.T) {
 	t.Parallel()
 	k := newKit(t)
 	node := func(name string) *corev1.Node { return k.fleet.Snapshot().Node(name) }
@@ -28,7 +28,7 @@ func TestPeopleActInTheBrowser(t *testing.T) {
 		}
 	}
 
-	// At once, and undone.
+	// An action without a confirmation, and its undo.
 	k.open("/nodes/pi-1")
 	k.press(`button[formaction="/actions/nodes/cordon"]`)
 	k.says("pi-1 is cordoned by admin.", "Ready, cordoned", "no new pods are placed here")
@@ -42,7 +42,7 @@ func TestPeopleActInTheBrowser(t *testing.T) {
 		t.Error("the node is still cordoned")
 	}
 
-	// On a filtered list: the page before counts the objects, and unticked ones do not change.
+	// An action on a filtered list: the confirmation counts the objects, and unticked ones do not change.
 	k.open("/nodes?site=oslo")
 	k.do(chromedp.Click(chromedp.CSS(".found .menu summary")))
 	k.await(`document.querySelector(".found .menu").open`)
@@ -64,7 +64,7 @@ func TestPeopleActInTheBrowser(t *testing.T) {
 		t.Error("the nodes are still cordoned")
 	}
 
-	// With a form, which the API checks.
+	// An action with a form that the API checks.
 	k.open("/sites")
 	k.do(chromedp.Click(chromedp.CSS(`[data-key="oslo"] .menu summary`)))
 	k.press(`[data-key="oslo"] .menu a[href^="/actions/sites/settings"]`)
@@ -111,7 +111,7 @@ func TestPeopleActInTheBrowser(t *testing.T) {
 	for _, path := range []string{"/", "/nodes", "/nodes/pi-1", "/sites", "/workloads", "/workloads/deployments/default/kiosk", "/pods", "/pods/default/kiosk-7d9f-klmno", "/actions"} {
 		k.open(path)
 		if !k.eval(`document.querySelectorAll('main [form="act"], main a[href^="/actions/nodes/"], main a[href^="/actions/pods/"], main a[href^="/actions/deployments/"], main a[href^="/actions/sites/"]').length === 0`) {
-			t.Errorf("a viewer is offered something to do on %s", path)
+			t.Errorf("a viewer is offered an action on %s", path)
 		}
 	}
 	k.excuse("403")
@@ -149,7 +149,7 @@ func TestWhatSomebodyIsAtSurvivesAChange(t *testing.T) {
 	k.do(chromedp.Click(chromedp.CSS(".actions .menu summary")))
 	k.await(`document.querySelector(".actions .menu").open`)
 	if !k.eval(`(r => r.left >= 0 && r.right <= innerWidth && r.bottom <= innerHeight)(document.querySelector(".actions .menu > div").getBoundingClientRect())`) {
-		t.Error("the menu is not in sight as a whole")
+		t.Error("the menu is not entirely visible")
 	}
 	k.shot("menu-360")
 	k.eval(`document.querySelector(".actions .menu a").focus(), scrollTo(0, 300), document.querySelector('[data-key="strip table"]').open = true`)
@@ -166,7 +166,7 @@ func TestTheKeyboardIsEnough(t *testing.T) {
 	k.open("/nodes/pi-1")
 	k.do(chromedp.KeyEvent("\t"))
 	if !k.eval(`document.activeElement.matches(".skip") && document.activeElement.getBoundingClientRect().left >= 0`) {
-		t.Error("the first thing that the keyboard reaches is not the link that skips the navigation, in sight")
+		t.Error("the keyboard does not first reach the visible link that skips the navigation")
 	}
 	k.do(chromedp.KeyEvent("\r"))
 	k.await(`document.activeElement.id === "main"`)
@@ -175,14 +175,14 @@ func TestTheKeyboardIsEnough(t *testing.T) {
 			t.Fatal("the keyboard does not reach the menu")
 		}
 		if !k.eval(`getComputedStyle(document.activeElement).outlineStyle !== "none"`) {
-			t.Error("where the keyboard is cannot be seen")
+			t.Error("the focus is not visible")
 		}
 	}
 	k.do(chromedp.KeyEvent("\r"))
 	k.await(`document.querySelector(".actions .menu").open`)
 	k.do(chromedp.KeyEvent("\t"))
 	if !k.eval(`document.activeElement.matches(".actions .menu a")`) {
-		t.Error("the keyboard does not reach what the menu offers")
+		t.Error("the keyboard does not reach the menu's items")
 	}
 	k.do(chromedp.KeyEvent("\x1b"))
 	if !k.eval(`!document.querySelector(".actions .menu").open && document.activeElement.matches(".actions .menu summary")`) {

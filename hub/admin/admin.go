@@ -2,7 +2,7 @@
 // it, and has the search of everything and the manual.
 //
 // Every view is a function from a snapshot to template data. Users' changes go through the hub's
-// API. The page stores nothing and judges nothing: package diagnose does. hub/serve calls it.
+// API. The page stores nothing; package diagnose decides what is trouble. hub/serve calls it.
 package admin
 
 import (

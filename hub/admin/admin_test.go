@@ -61,7 +61,7 @@ func (s *server) ask(t testing.TB, role, method, path string, form url.Values, h
 }
 
 // Every route is open to exactly the roles that it names.
-func TestEveryRouteWantsItsRole(t *testing.T) {
+func TestEachRouteRequiresItsRole(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	c := configOf(m)
 	srv := start(t, c)
@@ -94,7 +94,7 @@ func TestEveryRouteWantsItsRole(t *testing.T) {
 				got = "to the login"
 			}
 			if r.Open && r.Method == http.MethodPost {
-				got = "in" // login and setup refuse for other reasons
+				got = "in" // login and setup refuse unauthenticated requests for other reasons
 			}
 			if got != want {
 				t.Errorf("%s %s as %q: %s (%d), want %s", r.Method, path, role, got, resp.StatusCode, want)
@@ -105,7 +105,7 @@ func TestEveryRouteWantsItsRole(t *testing.T) {
 		}
 	}
 	if closed < 30 {
-		t.Errorf("only %d requests were refused to somebody", closed)
+		t.Errorf("only %d requests were refused to some role", closed)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestEveryAnswerIsHardened(t *testing.T) {
 		}
 	}
 	if resp, _ := srv.ask(t, "", "GET", "/static/..%2fembed.go", nil); resp.StatusCode != http.StatusNotFound {
-		t.Errorf("a path out of the static files: %d, want 404", resp.StatusCode)
+		t.Errorf("a path outside of the static files: %d, want 404", resp.StatusCode)
 	}
 }
 
@@ -163,12 +163,12 @@ func TestTheLoginLeadsBackToThisPageOnly(t *testing.T) {
 	srv := start(t, configOf(admintest.New()))
 	resp, _ := srv.ask(t, "", "GET", "/nodes?site=oslo", nil)
 	if got := resp.Header.Get("Location"); got != "/login?next=%2Fnodes%3Fsite%3Doslo" {
-		t.Errorf("a stranger is sent to %q", got)
+		t.Errorf("an unauthenticated client is sent to %q", got)
 	}
 }
 
 // A new token is shown only in the session that made it, and reloading makes no other token.
-func TestTheTokenIsShownToItsMakerAndNobodyElse(t *testing.T) {
+func TestATokenIsShownOnlyInTheSessionThatMadeIt(t *testing.T) {
 	var acts []store.Audit
 	c := configOf(admintest.New(admintest.Sample()...))
 	c.Audit = func(_ context.Context, a store.Audit) { acts = append(acts, a) }
@@ -194,11 +194,11 @@ func TestTheTokenIsShownToItsMakerAndNobodyElse(t *testing.T) {
 	for range 2 {
 		resp, body := srv.ask(t, "admin", "GET", to, nil)
 		if resp.StatusCode != http.StatusOK || strings.Count(body, "FLT1.") != 1 || !strings.Contains(body, "--token FLT1.") || resp.Header.Get("Cache-Control") != "no-store" {
-			t.Fatalf("its maker sees %d, the token %d times", resp.StatusCode, strings.Count(body, "FLT1."))
+			t.Fatalf("the session that made it sees %d, the token %d times", resp.StatusCode, strings.Count(body, "FLT1."))
 		}
 	}
 	if len(acts) != 1 {
-		t.Errorf("looking again has made another token: %+v", acts)
+		t.Errorf("loading the page again has made another token: %+v", acts)
 	}
 	gone := func(what, who string) {
 		t.Helper()
@@ -213,10 +213,10 @@ func TestTheTokenIsShownToItsMakerAndNobodyElse(t *testing.T) {
 	gone("a later session sees the token", "admin")
 	session.csrf = csrf
 	passed.Store(int64(time.Hour))
-	gone("the token is seen after an hour", "admin")
+	gone("the token is shown after an hour", "admin")
 }
 
-// sessionOf is people with a session of the test's choice.
+// sessionOf gives requests the session that the test chooses.
 type sessionOf struct {
 	people
 	name, csrf string
@@ -229,7 +229,7 @@ func (s *sessionOf) Authenticate(r *http.Request) (access.User, error) {
 }
 
 // The page lists the devices that join with a token: certificate, first report, ready or why not.
-func TestHowFarADeviceHasComeIsTold(t *testing.T) {
+func TestTheProgressOfJoiningDevicesIsShown(t *testing.T) {
 	enrolled := metav1.NewTime(time.Now().Add(-time.Minute).Truncate(time.Second))
 	record := func(name, token string) *state.Record {
 		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, Token: token, Enrolled: enrolled}
@@ -249,11 +249,11 @@ func TestHowFarADeviceHasComeIsTold(t *testing.T) {
 	}
 	for _, other := range []string{"pi-9", "pi-old"} {
 		if strings.Contains(text, other) {
-			t.Errorf("it tells of %s, which has not come with the token", other)
+			t.Errorf("it lists %s, which did not join with the token", other)
 		}
 	}
 	if _, body := srv.ask(t, "admin", "GET", "/devices/joined?token=&uses=1", nil); strings.Contains(body, "has joined") {
-		t.Error("devices without a token come with none")
+		t.Error("devices that joined without a token are listed")
 	}
 }
 
@@ -269,7 +269,7 @@ func TestAFleetWithoutNodesSaysWhatToDo(t *testing.T) {
 		}
 	}
 	if _, body := srv.ask(t, "viewer", "GET", "/nodes", nil); strings.Contains(body, `href="/devices/add"`) || !strings.Contains(body, "An administrator can add one") {
-		t.Error("a viewer is led to a page that is not for viewers")
+		t.Error("a viewer is led to a page that the role may not open")
 	}
 }
 
@@ -281,7 +281,7 @@ func TestPeopleWithOtherRolesGetOtherFragments(t *testing.T) {
 			t.Errorf("%s may cordon: %v", role, got)
 		}
 		if strings.Contains(body, "test-admin") && role != "admin" {
-			t.Error("a name of somebody else")
+			t.Error("the page has another user's name")
 		}
 	}
 }
@@ -362,16 +362,16 @@ func (l *listener) shows(text string) (id string) {
 		case strings.Contains(body, text):
 			return id
 		case body == "":
-			l.Fatalf("the page is not told to show %q: %s", text, id)
+			l.Fatalf("no update shows %q: %s", text, id)
 		}
 	}
 }
 
-// quiet fails if an update comes within a while.
+// quiet fails if an update comes within a short time.
 func (l *listener) quiet(what string) {
 	l.Helper()
 	if id, body := l.next(700 * time.Millisecond); id != "" {
-		l.Errorf("%s is told %s: %.300s", what, id, body)
+		l.Errorf("%s gets the update %s: %.300s", what, id, body)
 	}
 }
 
@@ -395,7 +395,7 @@ func TestAnOpenPageIsSentWhatItShowsAnew(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	srv := start(t, configOf(m))
 	l := srv.listen(t, "viewer", "/nodes/pi-1?shown="+srv.tagOf(t, "viewer", "/nodes/pi-1"))
-	l.quiet("a page that shows what there is")
+	l.quiet("a page that shows the newest state")
 	m.Put(t, admintest.Node("pi-1", "oslo", labelled("colour", "green")))
 	l.shows("green")
 	m.Put(t, admintest.Pod("q", "pi-1", nil))
@@ -403,7 +403,7 @@ func TestAnOpenPageIsSentWhatItShowsAnew(t *testing.T) {
 	m.Put(t, admintest.Event("Node", "pi-1", "Tested", "said of pi-1", 0))
 	l.shows("said of pi-1")
 	m.Put(t, admintest.Node("pi-3", "oslo", labelled("colour", "blue")), admintest.Event("Node", "pi-3", "Tested", "said of pi-3", 0))
-	l.quiet("a page that other things concern")
+	l.quiet("a page about other objects")
 	if _, err := m.Do(t.Context(), admintest.Gone(m.Snapshot().Node("pi-1"))); err != nil {
 		t.Fatal(err)
 	}
@@ -419,7 +419,7 @@ func TestWhatIsNotSeenIsNotSent(t *testing.T) {
 	for i := range 3 {
 		m.Put(t, admintest.Node("pi-1", "oslo", labelled("n", fmt.Sprint(i)))) // the overview shows no labels
 	}
-	l.quiet("a page that shows nothing of what has changed")
+	l.quiet("a page that does not show the changed object")
 	m.Put(t, admintest.Node("pi-9", "oslo", nil))
 	l.shows("5/9")
 }
@@ -452,7 +452,7 @@ func TestManyPagesOfAViewAreOneRendering(t *testing.T) {
 	}
 	// One more rendering for each poll time.
 	if once := (looks.Load() - before) / 3; once > 5 {
-		t.Errorf("each change was looked at %d times for 30 pages", once)
+		t.Errorf("each change was rendered %d times for 30 pages", once)
 	}
 }
 
@@ -488,10 +488,10 @@ func TestAPageThatComesBackIsSentWhatItMissed(t *testing.T) {
 		name, query, id string
 		sent            bool
 	}{
-		{"one that shows what there is is sent nothing", "?shown=" + now, "", false},
-		{"one that was sent what there is last is sent nothing", "?shown=of-the-first-load", now, false},
-		{"one that shows something else is sent what there is", "?shown=" + now, "of-before", true},
-		{"one that shows nothing yet is sent what there is", "", "", true},
+		{"a page with the newest state gets no update", "?shown=" + now, "", false},
+		{"a page whose last update is the newest state gets no update", "?shown=of-the-first-load", now, false},
+		{"a page with an older state gets an update", "?shown=" + now, "of-before", true},
+		{"an empty page gets an update", "", "", true},
 	} {
 		l := srv.listen(t, "viewer", "/sites"+c.query, "Last-Event-ID", c.id)
 		if !c.sent {
@@ -505,7 +505,7 @@ func TestAPageThatComesBackIsSentWhatItMissed(t *testing.T) {
 func TestAPageThatIsOpenedShowsTheNewest(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	srv := start(t, configOf(m))
-	for i := range 5 { // each while the last rendering is still fresh
+	for i := range 5 { // each change while the last rendering is still fresh
 		text := fmt.Sprint("green-", i)
 		m.Put(t, admintest.Node("pi-1", "oslo", labelled("colour", text)))
 		if _, body := srv.ask(t, "viewer", "GET", "/nodes/pi-1", nil); !strings.Contains(body, text) {
@@ -523,20 +523,20 @@ func TestPagesOfAList(t *testing.T) {
 	for _, c := range []struct{ name, query, has, hasNot string }{
 		{"the first has no previous", "", "1–100 of 250", "← Previous"},
 		{"the last has no next", "?page=3", "201–250 of 250", "Next →"},
-		{"one beyond the last is the last", "?page=99", "201–250 of 250", "Next →"},
+		{"a page beyond the last is the last", "?page=99", "201–250 of 250", "Next →"},
 		{"the filter stays", "?page=2&q=n-", "page=3&amp;q=n-", "n-000"},
 		{"each page has a link, but this one", "?page=2", `<a href="/nodes?page=1">1</a> <b aria-current="page">2</b> <a href="/nodes?page=3">3</a>`, "</a> …"},
 	} {
 		_, body := srv.ask(t, "viewer", "GET", "/nodes"+c.query, nil)
 		if !strings.Contains(body, c.has) || strings.Contains(body, c.hasNot) {
-			t.Errorf("%s: %q is there: %v, %q is there: %v", c.name, c.has, strings.Contains(body, c.has), c.hasNot, strings.Contains(body, c.hasNot))
+			t.Errorf("%s: %q is shown: %v, %q is shown: %v", c.name, c.has, strings.Contains(body, c.has), c.hasNot, strings.Contains(body, c.hasNot))
 		}
 	}
 }
 
-// The login returns at most as much of a typed name as a name may have, so a flood of long names
-// costs nothing.
-func TestTheLoginGivesNoLongNameBack(t *testing.T) {
+// The login returns a typed name cut to the longest valid length, so a flood of long names costs
+// little.
+func TestTheLoginCutsLongNames(t *testing.T) {
 	srv := start(t, configOf(admintest.New()))
 	_, body := srv.ask(t, "", "POST", "/login", url.Values{"name": {strings.Repeat("k", 60_000)}, "password": {"wrong"}})
 	const maxName = 64
@@ -550,8 +550,8 @@ func TestTheLoginGivesNoLongNameBack(t *testing.T) {
 	}
 }
 
-// Of many sites the one with trouble is listed first, and can be searched for.
-func TestSitesTheWorstFirst(t *testing.T) {
+// Among many sites those in trouble are listed first, and can be searched for.
+func TestSitesInTroubleAreListedFirst(t *testing.T) {
 	site := func(name string, st fleet.SiteState, notReady int32, change func(*fleet.Site)) state.Object {
 		s := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: fleet.SiteStatus{State: st, Ready: 9, NotReady: notReady, EvictionRate: "0.1"}}
 		if change != nil {
@@ -584,7 +584,7 @@ func TestSitesTheWorstFirst(t *testing.T) {
 		t.Errorf("%d sites, first %v", len(names), names[:min(6, len(names))])
 	}
 	if !strings.Contains(body, "155 sites") || !strings.Contains(body, "page=2") {
-		t.Error("it does not say how many there are, or leads to no more")
+		t.Error("the list does not count the sites, or has no next page")
 	}
 	for query, want := range map[string][]string{
 		"?state=attention": {"e-dark", "d-partial", "c-two-missing", "b-one-missing"}, "?state=held": {"d-partial"}, "?q=QUAY": {"c-two-missing"}, "?q=dark&state=normal": nil,
@@ -608,19 +608,19 @@ func TestALinkToASiteLeadsToIt(t *testing.T) {
 		}
 	}
 	if resp, body := srv.ask(t, "viewer", "GET", "/sites/nobody", nil); resp.StatusCode != http.StatusNotFound || !strings.Contains(body, "There is no site nobody.") {
-		t.Errorf("a site that has gone: %d", resp.StatusCode)
+		t.Errorf("a site that does not exist: %d", resp.StatusCode)
 	}
 	if _, body = srv.ask(t, "viewer", "GET", "/events", nil); !strings.Contains(body, `href="/sites/z-205"`) {
 		t.Errorf("an event of a site does not lead there: %s", mainOf(body))
 	}
 	_, body = srv.do(t, "admin", "/actions/sites/hold", url.Values{"item": {m.Form(state.Sites, "", "z-205")}})
 	if !strings.Contains(body, "z-205 holds its pods") || !strings.Contains(body, "Undo</button>") || !strings.Contains(body, "keep pods here") {
-		t.Errorf("after something was done to a site: %.900s", mainOf(body))
+		t.Errorf("after an action on a site: %.900s", mainOf(body))
 	}
 }
 
 // A site's page says what happens to pods, and shows no queue while evictions are held.
-func TestASiteSaysWhatFollows(t *testing.T) {
+func TestASitesPageSaysWhatHappensToItsPods(t *testing.T) {
 	dark := admintest.Node("pi-1", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "x"))
 	for _, c := range []struct {
 		name   string
@@ -642,7 +642,7 @@ func TestASiteSaysWhatFollows(t *testing.T) {
 }
 
 // Passing time alone sends no update, because the page's script writes relative times.
-func TestAnOpenPageFindsTheWordsOfItsTimesItself(t *testing.T) {
+func TestUpdatesHaveNoRelativeTimes(t *testing.T) {
 	begin := func(objects ...state.Object) (srv *server, now *atomic.Int64) {
 		now = &atomic.Int64{}
 		c := configOf(admintest.New(objects...))
@@ -654,11 +654,11 @@ func TestAnOpenPageFindsTheWordsOfItsTimesItself(t *testing.T) {
 	now.Store(admintest.Now.Unix())
 	for _, path := range []string{"/nodes", "/nodes/pi-1", "/pods"} {
 		if _, whole := srv.ask(t, "admin", "GET", path, nil); strings.Contains(whole, "></time>") {
-			t.Errorf("%s: a browser without scripts does not see how long ago something was", path)
+			t.Errorf("%s: a document for browsers without scripts has no relative times", path)
 		}
 		_, sent := srv.listen(t, "admin", path).next(generous)
 		if strings.Count(sent, "<time ") == 0 || strings.Count(sent, "<time ") != strings.Count(sent, "></time>") {
-			t.Errorf("%s: an open page is sent words of times", path)
+			t.Errorf("%s: an update has relative times", path)
 		}
 	}
 	srv, now = begin(admintest.Node("pi-1", "oslo", nil))
@@ -668,6 +668,6 @@ func TestAnOpenPageFindsTheWordsOfItsTimesItself(t *testing.T) {
 	tag := srv.tagOf(t, "admin", "/nodes")
 	now.Store(hour.Add(45 * time.Minute).Unix())
 	if _, later := srv.ask(t, "admin", "GET", "/nodes", nil); srv.tagOf(t, "admin", "/nodes") != tag || mainOf(first) == mainOf(later) {
-		t.Error("the list is another page, or the same to a browser without scripts, because forty minutes have passed")
+		t.Error("after forty minutes the list's update differs, or its document does not")
 	}
 }

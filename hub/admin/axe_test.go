@@ -30,13 +30,13 @@ const (
 	colours  = `{runOnly: ["color-contrast", "link-in-text-block"]}`
 )
 
-// axe fails for findings that are more than minor.
+// axe fails for findings of axe-core that are more than minor.
 func (b *browser) axe(where string) { b.Helper(); b.axeFor(where, allRules) }
 
 func (b *browser) axeFor(where, rules string) {
 	b.Helper()
 	if found := b.hindrances(rules); len(found) > 0 {
-		b.Errorf("%s hinders people:\n\t%s", where, strings.Join(found, "\n\t"))
+		b.Errorf("%s is not accessible:\n\t%s", where, strings.Join(found, "\n\t"))
 	}
 }
 
@@ -50,7 +50,7 @@ func (b *browser) hindrances(rules string) (found []string) {
 		err = json.Unmarshal([]byte(text), &found)
 	}
 	if err != nil {
-		b.Fatalf("look for hindrances: %v", err)
+		b.Fatalf("run axe-core: %v", err)
 	}
 	return found
 }
@@ -98,9 +98,9 @@ func menus(b *browser) {
 	b.eval(`document.querySelector("main .menu").open = true`)
 }
 
-// axe finds nothing on any page, with menus open and forms refused, at both widths and in both
+// axe-core has no finding on any page, with menus open and forms refused, at both widths and in both
 // colour schemes.
-func TestNothingHindersPeople(t *testing.T) {
+func TestEachPageIsAccessible(t *testing.T) {
 	k := newKit(t, toolObjects()...)
 	k.excuse("404") // a missing object
 	k.excuse("400") // a refusal
@@ -129,20 +129,20 @@ func TestNothingHindersPeople(t *testing.T) {
 		{"boards", "/boards", nil},
 		{"log", "/pods/default/two-7d9f/logs?container=web", nil},
 		{"terminal", "/pods/default/two-7d9f/terminal?container=web", func(b *browser) { b.await(screen + `.includes("two-7d9f $")`) }},
-		{"terminal with nothing in it", "/pods/default/kiosk-7d9f-crash/terminal", nil},
+		{"empty terminal", "/pods/default/kiosk-7d9f-crash/terminal", nil},
 		{"editor", till, nil},
 		{"editor with a difference", till, func(b *browser) { b.replaces("till:1.0", "till:1.1"); b.press("button[value=check]") }},
 		{"editor with a refusal", till, func(b *browser) { b.replaces("replicas: 3", "replicas: -3"); b.press("button[value=check]") }},
 		{"paste", "/yaml", func(b *browser) { b.writes("kind: x"); b.press("button[value=check]") }},
 		{"node, with its menu", "/nodes/pi-1", menus},
-		{"node with a drain that goes on", "/nodes/drained", nil},
+		{"node with a running drain", "/nodes/drained", nil},
 		{"daemon set to roll back", "/actions/daemonsets/undo?item=kube-system%2Fnode-exporter", nil},
 		{"daemon set", "/workloads/daemonsets/kube-system/node-exporter", menus},
 		{"node, unfolded", "/nodes/pi-2", unfold},
 		{"nodes, with their menu", "/nodes", menus},
 		{"sites, with a menu", "/sites", menus},
 		{"the top menu", "/", func(b *browser) { b.eval(`document.querySelector(".top .menu").open = true`) }},
-		{"a form that is refused", "/actions/sites/settings?item=%2Foslo", func(b *browser) {
+		{"a refused form", "/actions/sites/settings?item=%2Foslo", func(b *browser) {
 			b.fill("input[name=nodeMonitorGracePeriod]", "5s")
 			b.press("button.primary")
 		}},
@@ -153,9 +153,9 @@ func TestNothingHindersPeople(t *testing.T) {
 		{"manual, code", "/help/start", nil},
 		{"manual, found", "/help?q=pods+node", nil},
 		{"manual, nothing found", "/help?q=nothing+of+that+kind", nil},
-		{"no page at all", "/nowhere", nil},
+		{"a missing page", "/nowhere", nil},
 		{"no action", "/actions/NONE", nil},
-		{"a connection that is lost", "/nodes", func(b *browser) { // shown although the connection is good
+		{"a lost connection", "/nodes", func(b *browser) { // shown although the connection is good
 			b.eval(`document.documentElement.classList.add("is-lost"), document.body.prepend(Object.assign(document.createElement("p"), {className: "lost", role: "status",
 				textContent: "Connection to the hub lost. This is what was known at 12:05:41; trying again…"})), true`)
 			b.await(`document.getAnimations().length === 0`)
@@ -166,7 +166,7 @@ func TestNothingHindersPeople(t *testing.T) {
 	k.do(chromedp.Click(chromedp.CSS("input[name=bare]")))
 	k.press("button.danger")
 	k.awaits("0 of 3 pods have left")
-	situations = append(situations, situation{"a drain that goes on", strings.TrimPrefix(k.string("location.href"), k.url), nil})
+	situations = append(situations, situation{"a running drain", strings.TrimPrefix(k.string("location.href"), k.url), nil})
 
 	t.Run("tabs", func(t *testing.T) {
 		const tabs = 4
@@ -193,6 +193,6 @@ func TestNothingHindersPeople(t *testing.T) {
 	}
 	k.eval(`document.body.append(Object.assign(new Image(), {src: "/static/icon.svg"})), true`)
 	if found := k.hindrances(allRules); len(found) == 0 {
-		t.Error("an image without words hinders nobody: the test cannot fail")
+		t.Error("axe-core accepts an image without a text: the test cannot fail")
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"flotilla.dev/hub/admin/admintest"
 )
 
-// An address that names something that does not exist is one sentence with the way back: never an empty
-// page, and never a list of everything.
-func TestAnAddressThatIsWrong(t *testing.T) {
+// A wrong address is answered with one sentence and the way back, never with an empty page or a whole
+// list.
+func TestAWrongAddressIsOneSentenceWithTheWayBack(t *testing.T) {
 	srv := acting(t, admintest.New(admintest.Sample()...))
 	const wrong, missing = http.StatusBadRequest, http.StatusNotFound
 	for _, c := range []struct {

@@ -80,14 +80,14 @@ func TestMain(m *testing.M) {
 func browse(t testing.TB, url string) *browser {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("not in a real browser: -short")
+		t.Skip("-short: not tested in a browser")
 	}
 	parent, err := takeChromium()
 	if err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatalf("no Chromium: %v; install Debian's package chromium", err)
 		}
-		t.Skipf("no Chromium (%v): the page was not looked at in a browser", err)
+		t.Skipf("no Chromium (%v): the page is not tested in a browser", err)
 	}
 	t.Cleanup(func() { returnChromium(parent) })
 	ctx, cancel := chromedp.NewContext(parent, chromedp.WithNewBrowserContext())

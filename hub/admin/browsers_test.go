@@ -101,7 +101,7 @@ type browsersOrder struct {
 	Pages       int
 }
 
-// The measurements of the clients.
+// A browsersSaw has the measurements of the clients.
 type browsersSaw struct {
 	Times  int   // updates received
 	Bytes  int64 // on the wire

@@ -15,7 +15,7 @@ import (
 )
 
 // The list names the cause for every kind of workload with trouble.
-func TestListsOfWorkloadsCarryTheCause(t *testing.T) {
+func TestTheListOfWorkloadsNamesTheCause(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/x:1"}}}}
 	two := int32(2)

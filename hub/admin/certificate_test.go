@@ -68,14 +68,14 @@ func TestACertificateHasNoAccount(t *testing.T) {
 		{"action": {"delete"}, "name": {mine.Name}, "href": {mine.Href}},
 	} {
 		if w := ask(http.MethodPost, "/views", form); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "log in with your password") {
-			t.Errorf("a certificate does %s with a view: %d %s", form["action"], w.Code, w.Header().Get("Location"))
+			t.Errorf("a certificate may %s a view: %d %s", form["action"], w.Code, w.Header().Get("Location"))
 		}
 	}
 	if w := ask(http.MethodGet, "/nodes", nil); w.Code != http.StatusOK || strings.Contains(w.Body.String(), mine.Name) {
-		t.Errorf("a certificate sees the person's views: %d", w.Code)
+		t.Errorf("a certificate sees the user's views: %d", w.Code)
 	}
 	if own, err := g.Views(t.Context(), "admin"); err != nil || len(own) != 1 || own[0] != mine {
-		t.Errorf("the person has the views %v, %v", own, err)
+		t.Errorf("the user has the views %v, %v", own, err)
 	}
 	for _, form := range []url.Values{
 		{"action": {"create"}, "note": {"x"}, "life": {"8760h"}},
@@ -84,13 +84,13 @@ func TestACertificateHasNoAccount(t *testing.T) {
 	} {
 		w := ask(http.MethodPost, "/account", form)
 		if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "log in with your password") {
-			t.Errorf("a certificate does %s: %d %s", form["action"], w.Code, w.Header().Get("Location"))
+			t.Errorf("a certificate may do %s: %d %s", form["action"], w.Code, w.Header().Get("Location"))
 		}
 		if strings.Contains(w.Body.String(), "FLA1.") {
-			t.Error("it has a token now")
+			t.Error("the certificate has made a token")
 		}
 	}
 	if own, err := g.APITokensOf(t.Context(), "admin"); err != nil || len(own) != 1 {
-		t.Errorf("the person has the tokens %v, %v", own, err)
+		t.Errorf("the user has the tokens %v, %v", own, err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// archive is an audit of the test's making.
+// archive is an audit with the test's records.
 type archive struct {
 	estate
 	records []store.Audit
@@ -47,11 +47,11 @@ func TestPagesSayWhatChanged(t *testing.T) {
 	} {
 		_, body := start(t, c).ask(t, x.role, "GET", x.path, nil)
 		if words := wordsOf(body); !strings.Contains(words, x.want) {
-			t.Errorf("%s does not tell %s %q: %s", x.path, x.role, x.want, words)
+			t.Errorf("%s does not show %s %q: %s", x.path, x.role, x.want, words)
 		}
 	}
 	a.err = errors.New("the database is away")
 	if _, body := start(t, c).ask(t, "admin", "GET", "/nodes/brg-0003", nil); !strings.Contains(body, "The audit cannot be read now") {
-		t.Error("an audit that cannot be read looks like an empty one")
+		t.Error("an unreadable audit looks like an empty one")
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // A hub on a board without a clock starts with the time that it stored, and the board's clock is
 // set later. All times and ages on the page are by the hub's clock.
-func TestThePageKnowsOneClock(t *testing.T) {
+func TestAllTimesOfThePageAreTheHubs(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		var step, heard atomic.Int64
 		c := configOf(admintest.New(admintest.Sample()...))
@@ -25,7 +25,7 @@ func TestThePageKnowsOneClock(t *testing.T) {
 			t.Helper()
 			at, err := time.Parse(time.RFC3339Nano, text)
 			if off := c.Now().Sub(at); err != nil || off < -10*time.Minute || off > 10*time.Minute {
-				t.Errorf("%s carries %q (%v), which is %s off the hub's time", what, text, err, off)
+				t.Errorf("%s has the time %q (%v), %s from the hub's", what, text, err, off)
 			}
 		}
 		now := regexp.MustCompile(`data-now="([^"]*)"`)
@@ -46,7 +46,7 @@ func TestThePageKnowsOneClock(t *testing.T) {
 		step.Store(int64(time.Second))
 		_, after := srv.ask(t, "viewer", "GET", "/nodes", nil)
 		if x, y := seen.FindStringSubmatch(before)[1], seen.FindStringSubmatch(after)[1]; x == y {
-			t.Errorf("with a clock that is %s ahead, a list says for ever that a node was heard of at %s", ahead, x)
+			t.Errorf("with a clock %s ahead, a list still says that a node was heard at %s", ahead, x)
 		}
 	}
 }

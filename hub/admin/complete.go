@@ -16,10 +16,10 @@ const mostOffered = 20
 type offer struct {
 	Text string `json:"text"`
 	Say  string `json:"say,omitempty"`
-	More bool   `json:"more,omitempty"` // a value follows
+	More bool   `json:"more,omitempty"` // the key needs a value
 }
 
-// offers complete the last word of a search text, which begins after head.
+// offers are completions of the last word of a search text; the word begins after head.
 type offers struct {
 	Head   string  `json:"head"`
 	Offers []offer `json:"offers"`
@@ -34,7 +34,7 @@ func complete(c *frame.Call) error {
 	return c.JSON(http.StatusOK, completed(a, list, c.QueryParam("text")))
 }
 
-// completed offers keys and values, those first that begin with the typed text.
+// completed offers keys and values; those that begin with the typed text are first.
 func completed(a *frame.Request, list, text string) offers {
 	at := search.Last(text)
 	o := offers{Head: at.Head, Offers: []offer{}}
@@ -53,7 +53,7 @@ func completed(a *frame.Request, list, text string) offers {
 				add(minus+k.Name+":", k.Value, true)
 			}
 		}
-		if at.Value != "" && at.Value != "-" { // people may know a value better than its key
+		if at.Value != "" && at.Value != "-" { // a user may know the value without its key
 			for _, key := range []string{"status", "site", "namespace", "board"} {
 				if !slices.Contains(search.KeysOf(list), key) {
 					continue
@@ -86,7 +86,7 @@ func completed(a *frame.Request, list, text string) offers {
 	return o
 }
 
-// optionText is a status's text in the list's menu.
+// optionText returns a status's text in the list's menu.
 func optionText(pairs [][2]string, key, value string) string {
 	for _, p := range pairs {
 		if key == "status" && p[0] == value {
@@ -96,7 +96,7 @@ func optionText(pairs [][2]string, key, value string) string {
 	return ""
 }
 
-// best are the values that contain the typed text, those first that begin with it.
+// best returns the values that contain the typed text; those that begin with it are first.
 func best(values []string, typed string) []string {
 	var first, then []string
 	for _, v := range values {

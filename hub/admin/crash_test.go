@@ -65,18 +65,18 @@ func TestTheLastLinesOfACrashAreAskedForOnce(t *testing.T) {
 	}
 	look("viewer", end("back"))
 	if o := dev.asked[2]; !o.Previous {
-		t.Error("of what runs again the log of the instance before is meant")
+		t.Error("for a running container the log of the previous instance is not requested")
 	}
 	if code, _, _ := look("viewer", strings.Replace(end("oom"), "of=", "of=7", 1)); code != http.StatusGone {
-		t.Errorf("of another crash: %d, want 410", code)
+		t.Errorf("for another crash: %d, want 410", code)
 	}
 	if code, _, _ := look("viewer", strings.Replace(end("oom"), "web", "nobody", 1)); code != http.StatusNotFound {
-		t.Errorf("of no container: %d, want 404", code)
+		t.Errorf("for a missing container: %d, want 404", code)
 	}
 }
 
 // Lines of a later instance do not belong to the crash.
-func TestTheLastLinesAreOfWhatHasEnded(t *testing.T) {
+func TestTheLastLinesEndWithTheCrash(t *testing.T) {
 	p := admintest.Crashed("oom", "pi-1", func(c *corev1.ContainerStatus) {
 		c.LastTerminationState.Terminated.FinishedAt = metav1.NewTime(stampOf(4).Add(-3 * time.Second))
 	})
@@ -135,7 +135,7 @@ func TestACrashInABrowser(t *testing.T) {
 	k.fleet.Put(t, admintest.Crashed("oom-5c6b-x2x4z", "pi-1", func(c *corev1.ContainerStatus) { justNow(c); c.RestartCount = 7 }))
 	k.awaits("started again 7 times")
 	if !k.eval(`document.querySelector("[data-fill]").textContent.includes("19 decoded")`) {
-		t.Error("the lines went as something else changed")
+		t.Error("the lines disappeared when the page was updated")
 	}
 	k.device.log("the next one's last line")
 	k.fleet.Put(t, admintest.Crashed("oom-5c6b-x2x4z", "pi-1", func(c *corev1.ContainerStatus) {
@@ -152,7 +152,7 @@ func TestACrashInABrowser(t *testing.T) {
 	k.open("/pods/default/oom-5c6b-x2x4z")
 	k.says("Its whole log")
 	if text := k.text(); strings.Contains(text, "last lines of its log") {
-		t.Error("without scripts lines are promised that never come")
+		t.Error("without scripts the page announces lines that never come")
 	}
 	k.script(true)
 }

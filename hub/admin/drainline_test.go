@@ -25,7 +25,7 @@ func TestANodeSaysHowFarItsDrainIs(t *testing.T) {
 	p := m.Snapshot().Pod("default", "shop-on-pi-a").DeepCopy()
 	p.DeletionTimestamp = &at
 	m.Put(t, n, p)
-	line := "Being drained: 1 of 11 pods left to go." // of the pods at its beginning
+	line := "Being drained: 1 of 11 pods left to go." // 11 is the number of pods at the beginning
 	for _, path := range []string{"/nodes", "/nodes/pi-a"} {
 		if _, body := srv.ask(t, "viewer", "GET", path, nil); !strings.Contains(body, line) {
 			t.Errorf("%s does not say %q: %.600s", path, line, mainOf(body))
@@ -33,7 +33,7 @@ func TestANodeSaysHowFarItsDrainIs(t *testing.T) {
 	}
 	_, body := srv.ask(t, "operator", "GET", "/nodes/pi-a", nil)
 	words := wordsOf(body)
-	for _, want := range []string{"10 of 11 pods gone.", "Given up in 1", "shop-on-pi-a : was asked to leave, and has 2", "Stop…"} {
+	for _, want := range []string{"10 of 11 pods gone.", "Given up in 1", "shop-on-pi-a : was told to leave, and has 2", "Stop…"} {
 		if !strings.Contains(words, want) {
 			t.Errorf("the node's page does not say %q: %.900s", want, words)
 		}

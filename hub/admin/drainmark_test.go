@@ -23,7 +23,7 @@ func (s *server) begins(t testing.TB, m *admintest.Memory, nodes ...string) stri
 	if resp.StatusCode != http.StatusSeeOther {
 		t.Fatalf("drain: %d", resp.StatusCode)
 	}
-	until(t, "the pods are asked to leave", func() bool {
+	until(t, "the pods are told to leave", func() bool {
 		for _, n := range nodes {
 			if m.Snapshot().Pod("default", "shop-on-"+n).DeletionTimestamp == nil {
 				return false
@@ -45,7 +45,7 @@ func TestADrainIsShownWhoeverAskedForItAndGoesOnAfterTheHubsEnd(t *testing.T) {
 		for role, offered := range map[string]bool{"viewer": false, "operator": true, "admin": true} {
 			_, body := second.ask(t, role, "GET", path, nil)
 			if !strings.Contains(body, says) || !strings.Contains(body, "asked for by test-admin") || strings.Contains(body, "/actions/nodes/stop-drain?") != offered {
-				t.Errorf("%s does not tell a %s of the drain that goes on, or offers the wrong thing: %.900s", path, role, mainOf(body))
+				t.Errorf("%s does not show the running drain to a %s, or offers a wrong action: %.900s", path, role, mainOf(body))
 			}
 		}
 	}
@@ -70,32 +70,32 @@ func TestHowADrainEnds(t *testing.T) {
 		going    bool
 		cordoned bool
 	}{
-		{"not by the hub's end", func(t *testing.T, s *server, m *admintest.Memory, at string) { s.end() }, true, true},
-		{"by the person who stops it where it was begun", func(t *testing.T, s *server, m *admintest.Memory, at string) {
+		{"the hub stops: the drain continues", func(t *testing.T, s *server, m *admintest.Memory, at string) { s.end() }, true, true},
+		{"a user stops the job", func(t *testing.T, s *server, m *admintest.Memory, at string) {
 			s.do(t, "admin", at, url.Values{"action": {"stop"}})
 			until(t, "the drain has stopped", func() bool { return m.Order("pi-a") == "" })
 		}, false, true},
-		{"by one who stops it on the node's page", func(t *testing.T, s *server, m *admintest.Memory, at string) {
+		{"a user stops it on the node's page", func(t *testing.T, s *server, m *admintest.Memory, at string) {
 			if code, body := s.do(t, "operator", "/actions/nodes/stop-drain", url.Values{"item": {m.Form(state.Nodes, "", "pi-a")}}); code != http.StatusOK || !strings.Contains(body, "pi-a is no longer being drained") {
 				t.Errorf("stop it: %d %.600s", code, mainOf(body))
 			}
 		}, false, true},
-		{"not by a viewer", func(t *testing.T, s *server, m *admintest.Memory, at string) {
+		{"a viewer cannot stop it", func(t *testing.T, s *server, m *admintest.Memory, at string) {
 			if code, _ := s.do(t, "viewer", "/actions/nodes/stop-drain", url.Values{"item": {m.Form(state.Nodes, "", "pi-a")}}); code != http.StatusForbidden {
 				t.Errorf("a viewer: %d", code)
 			}
 		}, true, true},
 		{"by uncordoning", func(t *testing.T, s *server, m *admintest.Memory, at string) {
 			s.do(t, "admin", "/actions/nodes/uncordon", url.Values{"item": {m.Form(state.Nodes, "", "pi-a")}})
-			until(t, "its action says so", func() bool {
+			until(t, "the job says so", func() bool {
 				_, body := s.ask(t, "viewer", "GET", at, nil)
 				return strings.Contains(body, "it was uncordoned")
 			})
 		}, false, false},
-		{"when its pods have left", func(t *testing.T, s *server, m *admintest.Memory, at string) { m.Leave(t, "shop-on-pi-a") }, false, true},
-		{"with its node", func(t *testing.T, s *server, m *admintest.Memory, at string) {
+		{"all pods have left", func(t *testing.T, s *server, m *admintest.Memory, at string) { m.Leave(t, "shop-on-pi-a") }, false, true},
+		{"the node is deleted", func(t *testing.T, s *server, m *admintest.Memory, at string) {
 			m.End(t, m.Snapshot().Node("pi-a"))
-			until(t, "its action says so", func() bool {
+			until(t, "the job says so", func() bool {
 				_, body := s.ask(t, "viewer", "GET", at, nil)
 				return strings.Contains(body, "it is gone")
 			})
@@ -108,7 +108,7 @@ func TestHowADrainEnds(t *testing.T) {
 			c.do(t, s, m, s.begins(t, m, "pi-a"))
 			_, body := acting(t, m).ask(t, "admin", "GET", "/nodes/pi-a", nil)
 			if got := strings.Contains(body, goingWords); got != c.going || (m.Order("pi-a") != "") != c.going || m.Snapshot().Node("pi-a").Spec.Unschedulable != c.cordoned {
-				t.Errorf("it is told: %v, want %v; the order is %q", got, c.going, m.Order("pi-a"))
+				t.Errorf("it is shown: %v, want %v; the order is %q", got, c.going, m.Order("pi-a"))
 			}
 		})
 	}

@@ -55,7 +55,7 @@ func TestYAMLIsCheckedShownAndApplied(t *testing.T) {
 	k.open(someConfig)
 	k.says("colours", "ConfigMap as YAML")
 	if !k.eval(`document.getElementById("text").value.startsWith("apiVersion: v1\ndata:\n") && !/uid|resourceVersion|managedFields/.test(document.getElementById("text").value)`) {
-		t.Error("the editor does not begin with the object, or holds what only the hub says")
+		t.Error("the editor does not begin with the object, or has fields of the hub")
 	}
 	k.sizes("yaml")
 
@@ -80,7 +80,7 @@ func TestYAMLIsCheckedShownAndApplied(t *testing.T) {
 	k.press("button[value=apply]")
 	k.says("Check again", "+ sky: black")
 	if k.config()["sky"] != "grey" {
-		t.Error("what was not shown has been applied")
+		t.Error("a text whose diff was not shown has been applied")
 	}
 
 	k.writes("kind: ConfigMap\ndata: {a: 1, a: 2}")
@@ -121,13 +121,13 @@ func TestAConflictShowsWhatOthersHaveChanged(t *testing.T) {
 	k.press("button[value=check]")
 	k.says("replicas: 4")
 	if strings.Contains(k.text(), "Somebody has changed") {
-		t.Error("a status is taken for somebody's change")
+		t.Error("a changed status counts as a conflict")
 	}
 }
 
 // A text survives the end of its session. It stays in the form and is sent after a new login of the
 // same user, but not in another user's name.
-func TestWhatIsWrittenOutlivesTheSession(t *testing.T) {
+func TestATextSurvivesTheEndOfItsSession(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	k.become(access.Operator)
@@ -138,7 +138,7 @@ func TestWhatIsWrittenOutlivesTheSession(t *testing.T) {
 	}
 	login := func(name, password string) {
 		if !k.evalLater(`fetch("/login", {method: "POST", body: new URLSearchParams({name: ` + quote(name) + `, password: ` + quote(password) + `, next: "/session"})}).then((a) => a.json()).then((s) => s.in)`) {
-			t.Fatalf("%s is not let in", name)
+			t.Fatalf("%s cannot log in", name)
 		}
 	}
 	const check = `document.querySelector("button[value=check]").click(), true`
@@ -156,7 +156,7 @@ func TestWhatIsWrittenOutlivesTheSession(t *testing.T) {
 }
 
 // The same holds for a small form with text and check boxes.
-func TestSmallFormsOutliveTheSession(t *testing.T) {
+func TestASmallFormSurvivesTheEndOfItsSession(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	for _, form := range []struct{ path, field, typed, press string }{
@@ -182,7 +182,7 @@ func TestSmallFormsOutliveTheSession(t *testing.T) {
 		k.eval(`document.querySelector(` + quote(form.press) + `).click(), true`)
 		k.awaits("Your session has ended, and nothing was sent. Log in as admin in another tab")
 		if !k.eval(kept) {
-			t.Errorf("%s has lost what was typed", form.path)
+			t.Errorf("%s has lost the typed text", form.path)
 		}
 		k.open("/login")
 		k.fill("input[name=name]", "admin")
@@ -204,7 +204,7 @@ func TestAFormThatCannotBeSentSaysSo(t *testing.T) {
 		k.eval(`document.querySelector("main button.primary").click(), true`)
 	}
 	if !k.eval(`asked === 1`) {
-		t.Error("it is to be sent as often as somebody presses")
+		t.Error("each click sends the form again")
 	}
 	k.awaits("The hub does not answer. Nothing was sent.")
 	k.eval(`window.fetch = window.real, true`)
@@ -260,14 +260,14 @@ data: {sky: grey}
 	k.says("Refused", "Unknown kind Colour in v1.", "Nothing has been applied.", "BAD_NAME")
 	k.sizes("paste-refused")
 	if k.eval(`document.querySelector("button[value=apply]") !== null`) {
-		t.Error("what is refused can be applied")
+		t.Error("a refused text can be applied")
 	}
 	k.writes(text)
 	k.press("button[value=check]")
 	k.says("Accepted", "Namespace shop", "Deployment till", "ConfigMap fresh", "+ sky: grey", "Apply 3 objects")
 	k.sizes("paste-checked")
 	if k.fleet.Snapshot().Get(state.Key{Kind: state.Namespaces, Name: "shop"}) != nil {
-		t.Error("a check has made something")
+		t.Error("a check has created an object")
 	}
 	k.press("button[value=apply]")
 	k.says("Applied", "Created")
@@ -283,7 +283,7 @@ data: {sky: grey}
 
 // A conflict with a simultaneous change, unlike one over fields, is shown in the API's words and
 // offers no box.
-func TestAConflictThatIsNoneOfFieldsIsToldAsItIs(t *testing.T) {
+func TestAConcurrentChangeIsNotShownAsAFieldConflict(t *testing.T) {
 	c := configOf(admintest.New(admintest.Sample()...))
 	c.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -298,8 +298,8 @@ func TestAConflictThatIsNoneOfFieldsIsToldAsItIs(t *testing.T) {
 	})
 	srv := start(t, c)
 	_, body := srv.ask(t, "admin", http.MethodPost, "/yaml", url.Values{"csrf": {csrf}, "action": {"check"}, "text": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: colours}\n"}})
-	if !strings.Contains(body, "The object has been modified while the request was carried out.") || strings.Contains(body, "Others have set these fields") || strings.Contains(body, "or tick") {
-		t.Errorf("the conflict is told as %s", mainOf(body))
+	if !strings.Contains(body, "The object has been modified while the request was carried out.") || strings.Contains(body, "Other field managers have set these fields") || strings.Contains(body, "or tick") {
+		t.Errorf("the conflict is shown as %s", mainOf(body))
 	}
 }
 
@@ -316,14 +316,14 @@ func TestAFormMayHoldDocumentsOnlyWhereItIsMeantTo(t *testing.T) {
 
 // Invisible characters are marked in text. A form returns them unchanged, because emojis and many
 // scripts need them.
-func TestAFormGivesBackWhatCannotBeSeen(t *testing.T) {
+func TestAFormReturnsInvisibleCharactersUnchanged(t *testing.T) {
 	t.Parallel()
 	const family, persian = "\U0001F469\u200d\U0001F527", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 co\u00adop \u202eback"
 	k := newKit(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "words", Namespace: "default", UID: "w1"}, Data: map[string]string{"a": persian, "b": "one"}})
 	k.open("/yaml/api/v1/namespaces/default/configmaps/words")
 	k.await(`document.getElementById("text").value.includes("\u200c")`)
 	if !k.eval(`!document.querySelector("pre.yaml").textContent.includes("\u202e")`) {
-		t.Error("what is to be read turns around")
+		t.Error("the text is shown in reverse")
 	}
 	k.eval(`(t => { t.value = t.value.replace("b: one", "b: two"); return true })(document.getElementById("text"))`)
 	k.press(`button[value=check]`)

@@ -18,7 +18,7 @@ type find struct {
 	score int
 }
 
-// finds keeps the best.
+// finds keeps the best matches.
 type finds struct{ list []find }
 
 func (f *finds) add(one find) {
@@ -43,7 +43,7 @@ func (f *finds) add(one find) {
 	f.list = append(f.list, one)
 }
 
-// before orders finds: the better first, then by name.
+// before orders finds: the better match first, then by name.
 func before(x, y find) bool {
 	return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Where, y.Where)) < 0
 }
@@ -53,8 +53,8 @@ func (f *finds) best() []find {
 	return f.list[:min(len(f.list), mostFinds)]
 }
 
-// scored is how well a name, with its kind and further words, matches all words of a question; 0: a
-// word is missing.
+// scored returns how well a name, its kind and further words match all words of a question; 0: a word
+// of the question does not match.
 func scored(words []string, kind, name string, more ...string) (sum int) {
 	name = strings.ToLower(name)
 	for _, w := range words {

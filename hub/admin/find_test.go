@@ -29,7 +29,7 @@ func (b *browser) keys(text string, options ...chromedp.KeyOption) {
 	b.do(chromedp.KeyEvent(text, options...))
 }
 
-// slash presses the key as a keyboard does: a key that the page handles is not typed.
+// slash presses the key / as a keyboard does: no letter is typed if the page handles the key.
 func (b *browser) slash() {
 	b.Helper()
 	b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
@@ -73,7 +73,7 @@ func TestASearchIsCompletedAsItIsTyped(t *testing.T) {
 	k.awaits("4 nodes found")
 	k.keys("-pi nope:x")
 	k.awaits("Unknown key “nope:”")
-	k.awaits("1 node found") // as if the last part were missing
+	k.awaits("1 node found") // the unfinished part is left out
 	k.keys(" st")
 	k.await(`document.querySelectorAll("#completions [role=option]").length === 1`)
 	k.keys(kb.Escape)
@@ -83,7 +83,7 @@ func TestASearchIsCompletedAsItIsTyped(t *testing.T) {
 	}
 	k.width(360, true)
 	k.fits("completion")
-	k.axe("a search that is not understood")
+	k.axe("an invalid search")
 	k.shot("wrong-360-dark")
 
 	// Completions come and go with the search, and the button does not come back.
@@ -139,7 +139,7 @@ func TestKeysMoveOverRows(t *testing.T) {
 	}
 	k.keys(kb.Escape)
 	k.await(`!document.querySelector("dialog[open]")`)
-	k.await(at("bone-2")) // where it was before
+	k.await(at("bone-2")) // the focus returns to where it was
 	k.eval("window.left = true")
 	k.keys("o")
 	k.await(`!window.left && location.pathname === "/nodes/bone-2" && document.readyState === "complete"`)
@@ -163,7 +163,7 @@ func TestKeysMoveOverRows(t *testing.T) {
 	k.open("/nodes?sort=name")
 	k.keys("j?/")
 	if k.eval(`!!document.activeElement.closest("tr, form") || !!document.querySelector("dialog[open]")`) {
-		t.Error("keys that are off work")
+		t.Error("shortcuts work although they are switched off")
 	}
 	k.palette()
 	k.do(chromedp.Click(chromedp.CSS("dialog[open] .row button:first-child"))) // and on again, through the palette
@@ -193,13 +193,13 @@ func TestThePaletteLeadsThere(t *testing.T) {
 	k.await(`!window.left && location.pathname === "/actions/nodes/drain" && document.readyState === "complete"`)
 	k.says("Drain", "pi-2")
 	if k.fleet.Snapshot().Node("pi-2").Spec.Unschedulable {
-		t.Error("the palette has done it by itself")
+		t.Error("the palette has run the action without a confirmation")
 	}
 
 	k.width(360, true)
 	k.open("/nodes")
 	if !k.eval(`(() => { const r = document.querySelector("[data-find]").getBoundingClientRect(); return r.width >= 36 && r.height >= 36; })()`) {
-		t.Error("the button is too small for a finger")
+		t.Error("the button is smaller than 36 pixels")
 	}
 	k.do(chromedp.Click(chromedp.CSS("[data-find]")))
 	k.await(`document.activeElement.matches("dialog[open] input")`)
@@ -209,11 +209,11 @@ func TestThePaletteLeadsThere(t *testing.T) {
 	k.await(`!!document.querySelector("dialog[open] [role=option]")`)
 	k.keys(kb.Escape)
 	if !k.eval(`(() => { document.querySelector("[data-find]").click(); window.top0 = ` + top + `; return !document.querySelector("dialog[open] [role=option]")?.offsetParent; })()`) {
-		t.Error("it opens with what was found before")
+		t.Error("the palette opens with old results")
 	}
 	time.Sleep(300 * time.Millisecond) // the palette asks 120 ms after a key
 	if !k.eval(top + ` === window.top0`) {
-		t.Error("its buttons move when it has opened")
+		t.Error("its buttons move after it has opened")
 	}
 	k.keys("zzqx")
 	k.awaits("Nothing is like that.")
@@ -261,7 +261,7 @@ func TestAViewIsSavedAndDeleted(t *testing.T) {
 	k.fill(".views input[name=name]", "Last first")
 	k.press(".views button[value=save]")
 	if at := k.string("location.pathname + location.search"); at != "/nodes?sort=-name" {
-		t.Errorf("what is saved is %s", at)
+		t.Errorf("the saved view is %s", at)
 	}
 	k.do(chromedp.Click(chromedp.CSS(".views summary")))
 	k.press(".views button[value=delete]")
@@ -270,7 +270,7 @@ func TestAViewIsSavedAndDeleted(t *testing.T) {
 		t.Errorf("%v, %v", views, err)
 	}
 	if views, _ := k.guard.Views(k.ctx, "admin"); len(views) != 0 {
-		t.Errorf("somebody else has %v", views)
+		t.Errorf("another user has the views %v", views)
 	}
 }
 
@@ -285,7 +285,7 @@ func TestAListOnAPhone(t *testing.T) {
 			.filter((e) => e.offsetParent && !e.disabled).map((e) => [e, e.getBoundingClientRect()]).filter(([, r]) => r.height < 35.9 || r.width < 24)
 			.map(([e, r]) => e.outerHTML.slice(0, 80) + " " + Math.round(r.width) + "x" + Math.round(r.height)).slice(0, 5).join("\n")`)
 		if small != "" {
-			t.Errorf("%s has what is too small for a finger:\n%s", path, small)
+			t.Errorf("%s has controls smaller than 36 pixels:\n%s", path, small)
 		}
 		k.fits(path)
 		k.axe(path)
@@ -322,7 +322,7 @@ func TestAListOnAPhone(t *testing.T) {
 	k.fleet.Put(t, admintest.Node("zzz", "oslo", func(n *corev1.Node) { n.Labels["x"] = "y" }))
 	k.await(first + ` === "zzz"`)
 	if !k.eval(`document.querySelector(".sortby").value === "-name" && getComputedStyle(document.querySelector(".sortby")).display !== "none"`) {
-		t.Error("the order that was chosen is not shown any more")
+		t.Error("the chosen order is not shown")
 	}
 	// A phone folds a node's sections. Opened ones stay open during updates.
 	k.open("/nodes/pi-1")
@@ -337,7 +337,7 @@ func TestAListOnAPhone(t *testing.T) {
 	k.width(1280, false)
 	k.open("/nodes")
 	if !k.eval(`getComputedStyle(document.querySelector(".sortby")).display === "none"`) {
-		t.Error("two ways to sort, side by side")
+		t.Error("the menu of orders is shown beside the column heads")
 	}
 }
 
@@ -415,7 +415,7 @@ func TestOnlyListsAreSavedAsViews(t *testing.T) {
 	c.Audit = func(_ context.Context, a store.Audit) { done = append(done, fmt.Sprint(keptOf(a), " ", a.Code)) }
 	srv := start(t, c)
 	for what, form := range map[string]url.Values{
-		"another page": {"action": {"save"}, "name": {"x"}, "href": {"/settings"}}, "no such person": {"action": {"save"}, "name": {"x"}, "href": {"/nodes"}},
+		"another page": {"action": {"save"}, "name": {"x"}, "href": {"/settings"}}, "unknown user": {"action": {"save"}, "name": {"x"}, "href": {"/nodes"}},
 		"no action": {"name": {"x"}, "href": {"/nodes"}}, "no name": {"action": {"save"}, "href": {"/nodes"}},
 	} {
 		form.Set("csrf", csrf)

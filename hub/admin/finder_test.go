@@ -18,7 +18,7 @@ import (
 )
 
 // The manual's table has every search key.
-func TestTheManualTellsOfEveryKey(t *testing.T) {
+func TestTheManualHasEachSearchKey(t *testing.T) {
 	page, err := manual.Files.ReadFile("finding.md")
 	if err != nil {
 		t.Fatal(err)
@@ -39,11 +39,11 @@ func TestTheManualTellsOfEveryKey(t *testing.T) {
 		}
 		row := "| " + strings.Join([]string{"`" + k.Name + ":`", k.Value, strings.Join(k.Lists, ", "), strings.Join(examples, ", ")}, " | ") + " |\n"
 		if !strings.Contains(string(page), row) {
-			t.Errorf("finding.md has not the row\n%s", row)
+			t.Errorf("finding.md lacks the row\n%s", row)
 		}
 	}
 	if told != len(search.Keys) {
-		t.Errorf("finding.md tells of %d keys, and there are %d", told, len(search.Keys))
+		t.Errorf("finding.md has %d keys, want %d", told, len(search.Keys))
 	}
 }
 
@@ -119,8 +119,8 @@ func TestASearchOfSitesAndEvents(t *testing.T) {
 	}
 }
 
-// A wrong search finds more than was meant, so no action applies to it.
-func TestNothingIsDoneToWhatAWrongSearchShows(t *testing.T) {
+// A list with an invalid search shows too much, so it offers no actions.
+func TestAnInvalidSearchOffersNoActions(t *testing.T) {
 	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for _, kind := range []string{"nodes/cordon", "pods/delete", "deployments/restart"} {
 		resp, body := srv.ask(t, "admin", "GET", "/actions/"+kind+"?"+url.Values{"q": {"name:pi"}}.Encode(), nil)
@@ -133,10 +133,10 @@ func TestNothingIsDoneToWhatAWrongSearchShows(t *testing.T) {
 		t.Errorf("all that match: %d", resp.StatusCode)
 	}
 	if _, body := srv.ask(t, "admin", "GET", "/nodes?q=name:pi", nil); strings.Contains(body, "/actions/nodes/") {
-		t.Error("actions are offered with what a wrong search shows")
+		t.Error("an invalid search offers actions")
 	}
 	if _, body := srv.ask(t, "admin", "GET", "/actions/nodes/cordon?q=node:pi-1", nil); strings.Count(body, `name="item"`) != 1 {
-		t.Error("a search by a key is not what is acted on")
+		t.Error("an action on all does not follow the search")
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// guarded is a page with the real guard, and the secret of its setup link.
+// guarded returns a page with the real guard, and the secret of its setup link.
 func guarded(t testing.TB, m frame.Fleet) (c frame.Config, secret string) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)

@@ -10,9 +10,9 @@ import (
 	"flotilla.dev/hub/admin/admintest"
 )
 
-// A card of the overview that has the focus, or is being pressed, neither moves nor goes away while
-// others come and go; what is new waits behind a button, and a live region says so.
-func TestACardInUseStaysWhereItIs(t *testing.T) {
+// A card of the overview that has the focus, or is pressed, stays in place while other cards come and
+// go. New cards wait behind a button, and a live region says so.
+func TestACardInUseStaysInPlace(t *testing.T) {
 	t.Parallel()
 	for _, pixels := range []int64{1280, 360} {
 		k := newKitOf(t, admintest.Node("pi-1", "oslo", nil), admintest.Node("pi-2", "bergen", nil),

@@ -9,7 +9,7 @@ import (
 )
 
 // In a browser, a pod that waits for its image says why.
-func TestAnImageThatIsNotThereInABrowser(t *testing.T) {
+func TestAMissingImageInABrowser(t *testing.T) {
 	t.Parallel()
 	k := newKitOf(t, append(admintest.Sample(), admintest.Pod("menu-77d8-plm2k", "pi-1", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Image = "registry.example/shop/menu:2.1"

@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// darkBergen is a fleet with a dark site, and the name of the site's incident.
+// darkBergen returns a fleet with a dark site, and the name of the site's incident.
 func darkBergen(t testing.TB) (m *admintest.Memory, name string) {
 	m = admintest.New(admintest.Night()...)
 	dark(t, m)
@@ -31,7 +31,7 @@ func darkBergen(t testing.TB) (m *admintest.Memory, name string) {
 	return m, name
 }
 
-// Operators acknowledge an incident and take that back; its cards and its page say who.
+// Operators acknowledge an incident and withdraw that; its card and its page say who.
 func TestAnIncidentIsAcknowledgedOnItsPage(t *testing.T) {
 	m, name := darkBergen(t)
 	srv, page := acting(t, m), "/incidents/"+name
@@ -52,10 +52,10 @@ func TestAnIncidentIsAcknowledgedOnItsPage(t *testing.T) {
 		"The hub opened the incident", "Site bergen")
 	_, body := srv.ask(t, "viewer", "GET", page, nil)
 	if strings.Contains(body, ">Acknowledge<") {
-		t.Error("it is offered to those who may not")
+		t.Error("the action is offered to a viewer")
 	}
 	if !strings.Contains(body, `<a href="/sites/bergen">Site bergen</a>`) {
-		t.Error("it does not lead to its site's page")
+		t.Error("the incident does not link its site's page")
 	}
 	for _, fact := range []string{`<a href="/incidents?cause=SiteDark">SiteDark</a>`, `<a href="/sites/bergen">bergen</a>`} {
 		if !strings.Contains(body, fact) {
@@ -78,8 +78,7 @@ func TestAnIncidentIsAcknowledgedOnItsPage(t *testing.T) {
 	}
 }
 
-// A note is kept as it was written, and refused with the limit where it is too long; nobody
-// overwrites what somebody else has written meanwhile.
+// A note is stored as written. A note over the limit, or over another user's newer note, is refused.
 func TestANoteIsWrittenOnAnIncidentsPage(t *testing.T) {
 	m, name := darkBergen(t)
 	srv := acting(t, m)
@@ -96,8 +95,8 @@ func TestANoteIsWrittenOnAnIncidentsPage(t *testing.T) {
 	}
 	for _, c := range []struct{ name, text, was, want string }{
 		{"too long", strings.Repeat("x", 1025), "line down,\r\ntechnician at 14:00", "1024"},
-		{"what deceives", "a\u202eb", "line down,\r\ntechnician at 14:00", "invisible characters"},
-		{"of somebody else meanwhile", "mine", "", "somebody has changed the note"},
+		{"with a character that reverses text", "a\u202eb", "line down,\r\ntechnician at 14:00", "invisible characters"},
+		{"another user's newer note", "mine", "", "somebody has changed the note"},
 	} {
 		if _, body := write(c.text, c.was); !strings.Contains(body, c.want) || note() != "line down,\ntechnician at 14:00" {
 			t.Errorf("%s: the note is %q: %s", c.name, note(), wordsOf(body))
@@ -105,15 +104,15 @@ func TestANoteIsWrittenOnAnIncidentsPage(t *testing.T) {
 	}
 	if _, body := srv.ask(t, "operator", "GET", "/actions/incidents/note?item="+url.QueryEscape(m.Form(state.Incidents, "", name)),
 		nil); !strings.Contains(body, "\nline down,\ntechnician at 14:00</textarea>") {
-		t.Errorf("the form lacks what there is: %s", mainOf(body))
+		t.Errorf("the form lacks the present note: %s", mainOf(body))
 	}
 	if write("", "line down,\r\ntechnician at 14:00"); note() != "" {
-		t.Errorf("it is not taken away: %q", note())
+		t.Errorf("the note is not removed: %q", note())
 	}
 }
 
-// An incident that is not there is one sentence with the way back.
-func TestAnIncidentThatIsNotThereLeadsBack(t *testing.T) {
+// The page of a missing incident is one sentence with the way back.
+func TestAMissingIncidentLeadsBack(t *testing.T) {
 	srv := start(t, configOf(admintest.New(admintest.Night()...)))
 	resp, body := srv.ask(t, "viewer", "GET", "/incidents/nothing", nil)
 	if resp.StatusCode != http.StatusNotFound || !strings.Contains(body, `href="/incidents">All incidents<`) ||
@@ -126,7 +125,7 @@ func TestAnIncidentThatIsNotThereLeadsBack(t *testing.T) {
 	}
 }
 
-// troubled is a fleet of twelve sites with trouble of many causes.
+// troubled returns a fleet of twelve sites with trouble of many causes.
 func troubled(t testing.TB) *admintest.Memory {
 	t.Helper()
 	m := admintest.New(admintest.Night()...)
@@ -157,8 +156,8 @@ func troubled(t testing.TB) *admintest.Memory {
 	return m
 }
 
-// The overview in trouble, the list and the page of an incident hinder nobody, at any width.
-func TestIncidentsAreLookedAt(t *testing.T) {
+// The overview in trouble, the list and the page of an incident are accessible at each width.
+func TestIncidentsAreAccessible(t *testing.T) {
 	t.Parallel()
 	k := newKit(t)
 	k.fleet.Become(troubled(t))

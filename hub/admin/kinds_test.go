@@ -32,7 +32,7 @@ func TestEveryKindOfWorkloadIsListedAndCounted(t *testing.T) {
 		}
 	}
 	if _, body := srv.ask(t, "viewer", "GET", "/", nil); !strings.Contains(wordsOf(body), "Workloads 1/2") {
-		t.Errorf("the overview counts others: %s", wordsOf(body))
+		t.Errorf("the overview counts another number: %s", wordsOf(body))
 	}
 }
 
@@ -46,7 +46,7 @@ func TestEveryListShowsItsKindsInFull(t *testing.T) {
 			t.Errorf("%s: its list lacks a part", k)
 		}
 		if diagnose.IsWork(k) && shows.Found == nil {
-			t.Errorf("%s makes pods, and is not among the workloads", k)
+			t.Errorf("%s makes pods, but is not in the list of workloads", k)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 package admin
 
-// The page's limits, as its documentation promises them.
+// The page's limits as the manual states them.
 const (
 	liveStream  = "text/event-stream"
 	mostItems   = 10_000    // objects of one action

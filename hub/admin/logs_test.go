@@ -41,7 +41,7 @@ func TestTheLogsOfAContainer(t *testing.T) {
 	k.fill("input[name=q]", "get")
 	k.awaits("2 of 6 lines")
 	if !k.eval(`document.querySelectorAll("#log mark").length === 2 && location.search.includes("q=get")`) {
-		t.Error("what is searched for is not marked, or not in the address")
+		t.Error("the searched text is not marked, or not in the address")
 	}
 	k.device.log("GET /again 200", "another")
 	k.awaits("3 of 8 lines")
@@ -104,7 +104,7 @@ func TestTheLogOfAnAgent(t *testing.T) {
 
 // A StatefulSet's pod returns with its name on a node whose clock is slower: no line of its log is
 // missing.
-func TestAPodThatComesBackSaysAllItsLines(t *testing.T) {
+func TestAReturningPodsLogIsComplete(t *testing.T) {
 	pod := admintest.Pod("web-0", "pi-1", func(p *corev1.Pod) { p.UID = "first" })
 	m := admintest.New(append(admintest.Sample(), pod)...)
 	c := configOf(m)
@@ -115,7 +115,7 @@ func TestAPodThatComesBackSaysAllItsLines(t *testing.T) {
 	_, from, _ := strings.Cut(body, `data-from="`)
 	from, _, _ = strings.Cut(from, `"`)
 	if !strings.HasPrefix(from, stampOf(6).Format(time.RFC3339)) {
-		t.Fatalf("the page goes on from %q", from)
+		t.Fatalf("the page continues from %q", from)
 	}
 	d.mu.Lock()
 	d.lines = []string{"I am back", "and ready"}
@@ -139,7 +139,7 @@ func TestAPodThatComesBackSaysAllItsLines(t *testing.T) {
 }
 
 // A page that reconnects after a night requests at most as many lines as it holds.
-func TestAPageThatComesBackAsksForWhatItCanShow(t *testing.T) {
+func TestAReconnectingPageRequestsOnlyWhatItHolds(t *testing.T) {
 	c := configOf(admintest.New(append(admintest.Sample(), toolObjects()...)...))
 	d, _ := equip(&c)
 	srv := start(t, c)
@@ -179,7 +179,7 @@ func TestAPageThatComesBackAsksForWhatItCanShow(t *testing.T) {
 
 // A page that follows a deleted pod's log says so and stops. An answer that is not a stream would
 // look like a lost connection.
-func TestTheLogOfWhatHasGoneEnds(t *testing.T) {
+func TestTheLogOfADeletedPodEnds(t *testing.T) {
 	srv := start(t, configOf(admintest.New(append(admintest.Sample(), toolObjects()...)...)))
 	for path, says := range map[string]string{
 		"/pods/default/nobody/logs/stream":                          "There is no pod nobody in namespace default.",
@@ -200,7 +200,7 @@ func TestTheLogOfWhatHasGoneEnds(t *testing.T) {
 }
 
 // A tab in the background frees its seat, and continues where it was when it is shown again.
-func TestALogThatNobodySeesIsNotFollowed(t *testing.T) {
+func TestAHiddenPageDoesNotFollowItsLog(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	k.device.lines = []string{"first line"}
@@ -221,12 +221,12 @@ func TestALogThatNobodySeesIsNotFollowed(t *testing.T) {
 	taken(1)
 	see(true)
 	taken(0)
-	k.device.log("while nobody looks")
+	k.device.log("while the page is hidden")
 	k.eval(`document.getElementById("pause").click(), true`) // a hidden page does not follow
 	k.eval(`document.getElementById("pause").click(), true`)
 	see(false)
 	k.awaits("2 lines")
-	k.awaits("while nobody looks")
+	k.awaits("while the page is hidden")
 	taken(1)
 
 	k.eval(`document.getElementById("pause").click(), true`)
@@ -262,7 +262,7 @@ func TestALogIsBoundedInTheBrowser(t *testing.T) {
 		t.Error("the page holds more than 5,000 lines")
 	}
 	if !k.eval(`(l => l.scrollHeight - l.scrollTop - l.clientHeight < 50)(document.getElementById("log"))`) {
-		t.Error("the end is not in sight")
+		t.Error("the end of the log is not visible")
 	}
 }
 
@@ -310,12 +310,12 @@ func TestWhyThereIsNoLog(t *testing.T) {
 		{"the link was lost", "/pods/default/kiosk-7d9f-abcde/logs", fmt.Errorf("x: %w", ask.ErrLost), "The device of node pi-1 does not answer now"},
 		{"the device has a reason", "/pods/default/kiosk-7d9f-abcde/logs", errors.New("previous terminated container not found"), "The device says: previous terminated container not found."},
 		{"the pod has no node", "/pods/default/kiosk-7d9f-klmno/logs", nil, "has not been placed on a node yet"},
-		{"the pod is not there", "/pods/default/nobody/logs", nil, "There is no pod nobody"},
-		{"the container is not there", "/pods/default/kiosk-7d9f-abcde/logs?container=x", nil, "Pod kiosk-7d9f-abcde has no container x."},
-		{"the agent is older than the question", "/nodes/pi-1/logs", fmt.Errorf("x: %w", ask.ErrTooOld), "The agent of node pi-1 is too old to show its log here; update flotilla-device there."},
-		{"the node is not there", "/nodes/nobody/logs", nil, "There is no node nobody."},
-		{"a node's file of it is a sentence, too", "/nodes/pi-1/logs/download", fmt.Errorf("x: %w", ask.ErrLost), "The device of node pi-1 does not answer now"},
-		{"a file of it is a sentence, too", "/pods/default/kiosk-7d9f-abcde/logs/download", fmt.Errorf("x: %w", ask.ErrOffline), "The device of node pi-1 is not connected"},
+		{"the pod does not exist", "/pods/default/nobody/logs", nil, "There is no pod nobody"},
+		{"the container does not exist", "/pods/default/kiosk-7d9f-abcde/logs?container=x", nil, "Pod kiosk-7d9f-abcde has no container x."},
+		{"the agent is too old for the request", "/nodes/pi-1/logs", fmt.Errorf("x: %w", ask.ErrTooOld), "The agent of node pi-1 is too old to show its log here; update flotilla-device there."},
+		{"the node does not exist", "/nodes/nobody/logs", nil, "There is no node nobody."},
+		{"the file of a node's log: the same sentence", "/nodes/pi-1/logs/download", fmt.Errorf("x: %w", ask.ErrLost), "The device of node pi-1 does not answer now"},
+		{"the file of a pod's log: the same sentence", "/pods/default/kiosk-7d9f-abcde/logs/download", fmt.Errorf("x: %w", ask.ErrOffline), "The device of node pi-1 is not connected"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d.fail(tt.err)
@@ -337,7 +337,7 @@ func TestWhyThereIsNoLog(t *testing.T) {
 }
 
 // A log longer than the largest download says that the rest is missing.
-func TestALogThatIsTooLongForAFileSaysSo(t *testing.T) {
+func TestATooLongDownloadSaysThatItIsCut(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		size int64

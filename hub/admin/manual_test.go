@@ -14,7 +14,7 @@ import (
 func TestTheManualIsServed(t *testing.T) {
 	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	if resp, _ := srv.ask(t, "", http.MethodGet, "/help/sites", nil); resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/login?next=%2Fhelp%2Fsites" {
-		t.Errorf("to somebody who is not logged in: %d %q", resp.StatusCode, resp.Header.Get("Location"))
+		t.Errorf("without a login: %d %q", resp.StatusCode, resp.Header.Get("Location"))
 	}
 	for _, p := range frame.Handbook().Pages() {
 		path := manual.Root + "/" + p.Name
@@ -26,7 +26,7 @@ func TestTheManualIsServed(t *testing.T) {
 			t.Errorf("%s has %d bytes, compressed", path, size)
 		}
 		if found := regexp.MustCompile(`<(script|img|link|iframe)[^>]*(src|href)="(https?:)?//`).FindString(body); found != "" {
-			t.Errorf("%s loads something from elsewhere: %s", path, found)
+			t.Errorf("%s loads from another host: %s", path, found)
 		}
 	}
 	for path, want := range map[string]string{
@@ -41,7 +41,7 @@ func TestTheManualIsServed(t *testing.T) {
 		}
 	}
 	if resp, _ := srv.ask(t, "viewer", http.MethodGet, "/help/nothing", nil); resp.StatusCode != http.StatusNotFound {
-		t.Errorf("a page that is not there: %d", resp.StatusCode)
+		t.Errorf("a missing page: %d", resp.StatusCode)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestThePageLeadsToTheManual(t *testing.T) {
 		}
 		for _, m := range regexp.MustCompile(`href="/help/([a-z-]+)(?:#([^"]+))?"`).FindAllStringSubmatch(body, -1) {
 			if p := frame.Handbook().Page(m[1]); p == nil || m[2] != "" && !p.Has(m[2]) {
-				t.Errorf("%s leads to %s, which is not there", path, m[0])
+				t.Errorf("%s leads to %s, which does not exist", path, m[0])
 			}
 		}
 	}
@@ -74,6 +74,6 @@ func TestThePageLeadsToTheManual(t *testing.T) {
 		t.Error("the settings' flags are not found")
 	}
 	if frame.HelpURL("events", "Worn") != "" || frame.HelpURL("events", "") != "" {
-		t.Error("the manual tells of what nobody knows")
+		t.Error("the manual finds an unknown word")
 	}
 }

@@ -48,7 +48,7 @@ func TestWhatIsConfirmedIsWhatIsDoneOfSeveralKinds(t *testing.T) {
 	_, body := srv.ask(t, "operator", "POST", "/actions/many?q=s", picks)
 	for _, want := range []string{"Restart 2 workloads", "does not apply to a cron job", "has gone", "a new object has its name", "3 left out", `href="/workloads?q=s"`} {
 		if !strings.Contains(body, want) {
-			t.Errorf("the page before does not say %q: %s", want, mainOf(body))
+			t.Errorf("the confirmation does not say %q: %s", want, mainOf(body))
 		}
 	}
 	code, body := srv.begun(t, body, url.Values{})
@@ -62,7 +62,7 @@ func TestWhatIsConfirmedIsWhatIsDoneOfSeveralKinds(t *testing.T) {
 	picks = url.Values{"csrf": {csrf}, "do": {"suspend"}, "pick": {m.Pick(state.CronJobs, "default", "nightly-report")}}
 	_, body = srv.ask(t, "operator", "POST", "/actions/many", picks)
 	if !strings.Contains(body, "Starts no more jobs") || !strings.Contains(body, "nightly-report") {
-		t.Errorf("the page before: %s", mainOf(body))
+		t.Errorf("the confirmation: %s", mainOf(body))
 	}
 	if code, body := srv.do(t, "admin", "/actions/cronjobs/suspend", url.Values{"item": {m.Form(state.CronJobs, "default", "nightly-report")}}); code != http.StatusOK || !strings.Contains(body, "1 of 1 done") {
 		t.Errorf("%d: %s", code, mainOf(body))
@@ -74,7 +74,7 @@ func TestWhatIsConfirmedIsWhatIsDoneOfSeveralKinds(t *testing.T) {
 	}
 }
 
-// fleetOf is a fleet of n nodes with the real API, which records requests.
+// fleetOf returns a fleet of n nodes with the real API, which records requests.
 func fleetOf(t *testing.T, n int) (m *admintest.Memory, c frame.Config, audits func() int) {
 	m = admintest.Many(n)
 	c = configOf(m)
@@ -98,7 +98,7 @@ func fleetOf(t *testing.T, n int) (m *admintest.Memory, c frame.Config, audits f
 
 // Of 5,000 nodes 4,900 match. A wrong number changes nothing; the right one changes exactly the
 // listed nodes, not one that joined since.
-func TestAllThatMatchAreExactlyThose(t *testing.T) {
+func TestAnActionOnAllChangesExactlyTheListedOnes(t *testing.T) {
 	m, c, asked := fleetOf(t, 5000)
 	var changes []state.Change
 	for i := range 100 {
@@ -112,7 +112,7 @@ func TestAllThatMatchAreExactlyThose(t *testing.T) {
 	_, body := srv.ask(t, "admin", "POST", "/actions/many?q=node-", form)
 	for _, want := range []string{"Delete 4900 nodes", "Type 4900 to delete all of them", "By site", "<span>site-7</span><b>245</b>", "The first 20 of 4900", "and 4880 more"} {
 		if !strings.Contains(body, want) {
-			t.Errorf("the page before does not say %q: %.3000s", want, mainOf(body))
+			t.Errorf("the confirmation does not say %q: %.3000s", want, mainOf(body))
 		}
 	}
 	m.Put(t, admintest.Node("node-late", "site-1", nil))
@@ -122,7 +122,7 @@ func TestAllThatMatchAreExactlyThose(t *testing.T) {
 		}
 	}
 	if n := m.Snapshot().Len(state.Nodes); n != 5001 || asked() != 0 {
-		t.Fatalf("a wrong number has changed something: %d nodes, %d questions to the API", n, asked())
+		t.Fatalf("a wrong number has an effect: %d nodes, %d requests to the API", n, asked())
 	}
 	m.End(t, m.Snapshot().Node("node-4000"))
 	code, answer := srv.begun(t, body, url.Values{"number": {"4900"}})
@@ -130,17 +130,17 @@ func TestAllThatMatchAreExactlyThose(t *testing.T) {
 		t.Fatalf("%d: %.800s", code, mainOf(answer))
 	}
 	if n := m.Snapshot().Len(state.Nodes); n != 101 || m.Snapshot().Node("node-late") == nil || m.Snapshot().Node("spare-0001") == nil {
-		t.Errorf("%d nodes are left, want the 100 that do not match and the one that has come", n)
+		t.Errorf("%d nodes are left, want the 100 that do not match and the new one", n)
 	}
 	if asked() != 4899 {
-		t.Errorf("the API was asked for %d things by name, want one for each", asked())
+		t.Errorf("the API got %d requests, want one for each node", asked())
 	}
 	if len(answer) > 200_000 {
 		t.Errorf("the page of the action has %d bytes", len(answer))
 	}
 	at := "/actions/" + actionAt(answer)
 	if _, only := srv.ask(t, "admin", "GET", at+"?show=failed", nil); strings.Count(only, `<th scope="row">`) != 1 {
-		t.Errorf("of what was not done it shows %s", mainOf(only))
+		t.Errorf("the failed objects are shown as %s", mainOf(only))
 	}
 	if _, second := srv.ask(t, "admin", "GET", at+"?page=2", nil); !strings.Contains(second, "101–200 of 4900") {
 		t.Errorf("the second page: %.500s", mainOf(second))
@@ -178,7 +178,7 @@ func (h *held) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // A job that is stopped, by a user or by the end of the hub, finishes the objects that it has begun
 // and leaves the rest.
-func TestStoppedInTheMiddle(t *testing.T) {
+func TestAStoppedJobFinishesBegunObjects(t *testing.T) {
 	for _, hubEnds := range []bool{false, true} {
 		m, c, _ := fleetOf(t, 1500)
 		slow := &held{Handler: c.API, left: 300, free: make(chan struct{})}
@@ -275,19 +275,19 @@ func TestForgedPicksAreRefusedBeforeAnythingHappens(t *testing.T) {
 	}{
 		{"nothing", "admin", "/actions/many", url.Values{"do": {"delete"}}, 400, "Nothing is selected"},
 		{"no name", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//"}}, 400, "names no known object"},
-		{"a kind that nobody acts on", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"secrets/default/key=1"}}, 400, "object without actions"},
+		{"a kind without actions", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"secrets/default/key=1"}}, 400, "object without actions"},
 		{"no kind", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"/pi-1=1"}}, 400, "object without actions"},
 		{"too many slashes", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//../pi-1=1"}}, 400, "names no known object"},
 		{"another's uid", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//pi-1=1"}}, 409, "Everything is gone"},
 		{"no uid", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//pi-1"}}, 409, "Everything is gone"},
 		{"no such action", "admin", "/actions/many", url.Values{"do": {"explode"}, "pick": {pi}}, 400, "Do what?"},
-		{"what is for one at a time", "admin", "/actions/many", url.Values{"do": {"settings"}, "pick": {m.Pick(state.Sites, "", "oslo")}}, 400, "Do what?"},
-		{"all of what there is no list of", "admin", "/actions/many", url.Values{"do": {"delete"}, "all": {"secrets"}}, 400, "names no known object"},
+		{"an action for one object at a time", "admin", "/actions/many", url.Values{"do": {"settings"}, "pick": {m.Pick(state.Sites, "", "oslo")}}, 400, "Do what?"},
+		{"all objects of a kind without a list", "admin", "/actions/many", url.Values{"do": {"delete"}, "all": {"secrets"}}, 400, "names no known object"},
 		{"a megabyte of names", "admin", "/actions/many", url.Values{"do": {"delete"}, "picks": {big}}, 400, "Too many"},
 		{"a viewer", "viewer", "/actions/many", url.Values{"do": {"delete"}, "pick": {pi}}, 403, "Not for your role"},
-		{"a viewer who begins", "viewer", "/actions/many/delete", url.Values{"items": {pi}}, 403, "Not for your role"},
+		{"a viewer begins", "viewer", "/actions/many/delete", url.Values{"items": {pi}}, 403, "Not for your role"},
 		{"another kind than the action's", "admin", "/actions/pods/delete", url.Values{"items": {pi}}, 400, "names no known object"},
-		{"a kind that cannot", "admin", "/actions/many/scale", url.Values{"items": {pi + " " + m.Pick(state.Deployments, "default", "shop")}}, 400, "does not apply to"},
+		{"a kind that lacks the action", "admin", "/actions/many/scale", url.Values{"items": {pi + " " + m.Pick(state.Deployments, "default", "shop")}}, 400, "does not apply to"},
 		{"begun with nothing", "admin", "/actions/many/delete", url.Values{}, 400, "Nothing is selected"},
 		{"begun with a megabyte", "admin", "/actions/nodes/delete", url.Values{"items": {strings.ReplaceAll(big, "nodes//", "/")}, "number": {"16000"}}, 400, "Too many"},
 	} {
@@ -324,7 +324,7 @@ func TestRowsCanBePickedByWhoMayAct(t *testing.T) {
 			}
 		}
 		if strings.Contains(body, " checked") || !strings.Contains(body, `name="do"`) {
-			t.Errorf("%s has a ticked box, or nothing to do", path)
+			t.Errorf("%s has a ticked box, or no action", path)
 		}
 		if _, body := srv.ask(t, "viewer", "GET", path, nil); strings.Contains(body, `name="pick"`) || strings.Contains(body, `name="do"`) || strings.Contains(body, "data-all") {
 			t.Errorf("a viewer picks on %s", path)
@@ -347,6 +347,6 @@ func TestTheBarOffersWhatKindsHaveInCommonFirst(t *testing.T) {
 	}
 	a.May = func(string, string) bool { return false }
 	if frame.PickBarOf(a, nil, 5, 5, state.Nodes) != nil {
-		t.Error("who may do nothing has a bar")
+		t.Error("a viewer has a bar of actions")
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 // In a browser rows are ticked with keyboard and Shift while the list changes, is sorted and paged.
 // Then the ticked nodes are deleted, with their number typed.
-func TestPeoplePickInTheBrowser(t *testing.T) {
+func TestRowsAreTickedInABrowser(t *testing.T) {
 	t.Parallel()
 	var objects []state.Object
 	for i := range 130 {
@@ -53,7 +53,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 
 	k.open("/nodes?sort=name")
 	if !k.eval(`document.querySelectorAll("input[name=pick]").length === 100 && !document.querySelector("input[name=pick]:checked") && getComputedStyle(document.getElementById("picks")).visibility === "hidden"`) {
-		t.Error("the list does not begin with a hundred boxes of which none is ticked")
+		t.Error("the list does not have a hundred unticked boxes")
 	}
 	k.eval(`(window.shifted = 0, new PerformanceObserver((l) => l.getEntries().forEach((e) => window.shifted += e.value)).observe({type: "layout-shift", buffered: false}), true)`)
 	k.do(chromedp.Click(chromedp.CSS(box("node-003"))))
@@ -66,7 +66,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	}
 
 	if !k.eval(`window.shifted <= 0.02`) {
-		t.Error("picking moves what is shown")
+		t.Error("ticking a row moves the page")
 	}
 
 	// The list changes: ticks stay, arriving rows have none, and the bar stays.
@@ -76,7 +76,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	k.await(`document.querySelector('[data-key="node-004"] .pill').innerText === "Unknown" && !!document.querySelector('[data-key="node-0041"]')`)
 	picks("6 selected")
 	if !k.eval(`document.querySelectorAll("input[name=pick]:checked").length === 6 && !document.querySelector('[data-key="node-0041"] input[name=pick]').checked && getComputedStyle(document.getElementById("picks")).visibility === "visible"`) {
-		t.Error("a change has taken a tick away, or given one, or the bar has gone")
+		t.Error("an update has changed the ticks or removed the bar")
 	}
 	shots("picked")
 	// Another device with the same name has no tick.
@@ -86,7 +86,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	k.do(chromedp.Click(chromedp.CSS(box("node-005"))))
 	picks("7 selected, 1 not on this page")
 
-	// Sorted and turned over.
+	// The list is sorted and paged.
 	k.press(`thead a[href*="sort=-name"]`)
 	picks("7 selected, 7 not on this page")
 	k.do(chromedp.Click(chromedp.CSS(box("node-129"))))
@@ -95,7 +95,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	k.press(`a[rel=next]`)
 	picks("14 selected, 8 not on this page")
 	if !k.eval(`document.querySelectorAll("input[name=pick]:checked").length === 6 && document.querySelector("th.pick input").indeterminate`) {
-		t.Error("the ticks were lost on the way")
+		t.Error("the ticks were lost between pages")
 	}
 
 	// Deleting needs the right number.
@@ -136,7 +136,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	k.press("button.primary")
 	k.awaits("118 of 118 done")
 	if k.eval(`document.querySelectorAll("tbody tr").length !== 100`) {
-		t.Error("the page of a large action is not cut")
+		t.Error("the page of a large action shows all objects")
 	}
 	shots("many-paged")
 }

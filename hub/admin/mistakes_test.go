@@ -11,7 +11,7 @@ import (
 )
 
 // An error in YAML has its line: in pasted text, also in its second document, and in the editor.
-func TestMistakesInYAMLAreToldWithTheirLine(t *testing.T) {
+func TestErrorsInYAMLHaveTheirLine(t *testing.T) {
 	srv := acting(t, admintest.Work(t))
 	good := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata: {}\n---\n"
 	head := good + "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: shop\n"
@@ -23,19 +23,19 @@ func TestMistakesInYAMLAreToldWithTheirLine(t *testing.T) {
 	} {
 		_, body := srv.ask(t, "admin", "POST", "/yaml", url.Values{"text": {c.text}, "action": {"check"}, "csrf": {csrf}}, "Cookie", nameHeader+"=admin")
 		if !strings.Contains(body, c.want) || strings.Contains(body, "Go struct") {
-			t.Errorf("pasted, it does not say %q: %s", c.want, wordsOf(body))
+			t.Errorf("the page for pasting does not say %q: %s", c.want, wordsOf(body))
 		}
 	}
 	edit := "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: shop\nspec:\n  replicas: three\n"
 	path := "/yaml/apis/apps/v1/namespaces/default/deployments/shop"
 	for _, c := range []struct{ text, want string }{
 		{edit, "spec.replicas: expected a number, got &#34;three&#34; (line 6)"},
-		{edit + "---\n" + edit, "Here is more than one object, and this page is for one"},
+		{edit + "---\n" + edit, "This page is for one object"},
 		{"spec:\n\treplicas: 3\n", "line 2 is indented with a tab"},
 	} {
 		_, body := srv.ask(t, "admin", "POST", path, url.Values{"text": {c.text}, "was": {srv.editing(t, path)}, "action": {"check"}, "csrf": {csrf}}, "Cookie", nameHeader+"=admin")
 		if !strings.Contains(body, c.want) || strings.Contains(body, "Go struct") {
-			t.Errorf("edited, it does not say %q: %s", c.want, wordsOf(body))
+			t.Errorf("the editor does not say %q: %s", c.want, wordsOf(body))
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Names of the greatest length, without a place to break, do not make a page wider than its window.
+// The longest names, without a place to break, do not make a page wider than its window.
 func TestTheLongestNamesFitTheWindow(t *testing.T) {
 	t.Parallel()
 	label, name := strings.Repeat("x", 63), (strings.Repeat(strings.Repeat("y", 62)+".", 4) + "z")[:253]

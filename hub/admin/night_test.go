@@ -60,7 +60,7 @@ func TestANightOnTheOverview(t *testing.T) {
 			`[...document.querySelectorAll(".incidents button, .incidents a.button")].map((e) => e.textContent).join() === "Hold…,Maintenance…"`,
 		} {
 			if !b.eval(want) {
-				t.Errorf("at %d px not so: %s", width, want)
+				t.Errorf("at %d px it is false that %s", width, want)
 			}
 		}
 		b.fits(fmt.Sprintf("night-%d", width))
@@ -71,12 +71,12 @@ func TestANightOnTheOverview(t *testing.T) {
 	b.eval(`document.querySelector(".incidents").style.marginTop = "300px", true`)
 	b.string(frames)
 	if b.eval("window.shifted <= 0.02") {
-		t.Error("what moves by 300 pixels does not move: the test cannot fail")
+		t.Error("a shift by 300 pixels is not measured: the test cannot fail")
 	}
 }
 
 // Each dark site says when its first pods move, that no pod has to, or why they stay.
-func TestADarkSitesCardSaysWhatBecomesOfItsPods(t *testing.T) {
+func TestADarkSitesCardSaysWhatHappensToItsPods(t *testing.T) {
 	next := metav1.NewMicroTime(admintest.Now.Add(12 * time.Second))
 	site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: fleet.SiteStatus{State: fleet.SiteFullDisruption, EvictionRate: "0.1", Waiting: 3, NextEviction: &next}}
 	still := site.DeepCopy()
@@ -110,7 +110,7 @@ func TestADarkSitesCardSaysWhatBecomesOfItsPods(t *testing.T) {
 }
 
 // Hold has a preview of what it keeps. Then the card offers Release, with a preview of what moves.
-func TestHoldShowsWhatItKeepsAndIsTakenBackOnItsCard(t *testing.T) {
+func TestHoldHasAPreviewAndItsCardOffersRelease(t *testing.T) {
 	m := admintest.New(admintest.Night()...)
 	m.Put(t, admintest.Pod("watch-1", "brg-0000", func(p *corev1.Pod) {
 		admintest.Tolerates(p)

@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// everyView is every readable page, with texts on it; after ~ a regular expression.
+// everyView has every readable page with texts on it; a text after ~ is a regular expression.
 var everyView = []struct {
 	name, path string
 	says       []string
@@ -41,7 +41,7 @@ var everyView = []struct {
 	{"drain", "/actions/nodes/drain?site=oslo", []string{"Drain 4 nodes", "Delete 3 pods without an owner", "1 node is not ready: pods there stay Terminating", "pi-2"}},
 	{"cordon", "/actions/nodes/cordon?site=oslo", []string{"Cordon 3 nodes", "is cordoned already"}},
 	{"site-settings", "/actions/sites/settings?item=%2Foslo", []string{"Settings: oslo", "A silent node is unknown after"}},
-	{"pods", "/pods", []string{"4 pods", "kiosk-7d9f-klmno", "Pending", "untolerated taint", "Its node is not ready"}},
+	{"pods", "/pods", []string{"4 pods", "kiosk-7d9f-klmno", "Pending", "untolerated taint", "Node silent"}},
 	{"pod", "/pods/default/kiosk-7d9f-crash", []string{"back-off 5 min restarting failed container, last ended with exit code 1", "registry.example/kiosk:1.4.2", "back-off restarting container web"}},
 	{"events", "/events", []string{"SiteDisrupted", "Node pi-2 does not answer"}},
 	{"add", "/devices/add", []string{"Make a token"}},
@@ -53,8 +53,8 @@ func TestAPersonComesInByTheSetupLinkAndSeesEveryView(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	c, secret := guarded(t, m)
 	b := browse(t, start(t, c).URL)
-	b.excuse("404") // of the missing object
-	b.excuse("401") // of the wrong password
+	b.excuse("404") // for the missing object
+	b.excuse("401") // for the wrong password
 
 	b.width(360, false)
 	b.open("/")
@@ -126,7 +126,7 @@ func loggedIn(t testing.TB, m frame.Fleet) *browser {
 
 // The delay of an update is logged and measured by BenchmarkAChangeReachesThePage, because a test
 // depends on the machine's load.
-func TestAChangeIsSoonOnThePage(t *testing.T) {
+func TestAChangeReachesThePage(t *testing.T) {
 	m := admintest.New(admintest.Sample()...)
 	b := loggedIn(t, m)
 	b.open("/nodes")
@@ -218,10 +218,10 @@ func TestHostileNamesAreOnlyText(t *testing.T) {
 		b.open(path)
 		b.await(`document.readyState === "complete"`)
 		if strings.ContainsAny(b.text(), "\u202e\u200b") {
-			t.Errorf("%s shows characters that turn or hide text", path)
+			t.Errorf("%s shows characters that reverse or hide text", path)
 		}
 		if !b.eval(`document.querySelectorAll('main img, main script, main [onerror], a[href^="javascript:"]').length === 0`) {
-			t.Errorf("%s has made an element of a name", path)
+			t.Errorf("%s renders a name as an element", path)
 		}
 	}
 	b.open("/nodes/evil")
@@ -230,7 +230,7 @@ func TestHostileNamesAreOnlyText(t *testing.T) {
 	m.Put(t, n) // with the script, too
 	b.awaits("again")
 	if !b.eval(`document.querySelectorAll('main img, main script').length === 0`) {
-		t.Error("the script has made an element of a name")
+		t.Error("the script renders a name as an element")
 	}
 }
 
@@ -253,7 +253,7 @@ func TestThePageIsReadableWithoutScript(t *testing.T) {
 
 // A tab that is open during an upgrade of the hub reloads, because the new content does not fit the
 // old scripts and style sheet.
-func TestAnOpenPageOfAHubBeforeIsLoadedAnew(t *testing.T) {
+func TestAnOpenPageReloadsAfterAnUpgrade(t *testing.T) {
 	t.Parallel()
 	k := newKit(t)
 	k.open("/nodes?site=oslo")
@@ -277,13 +277,13 @@ func TestAnOpenPageOfAHubBeforeIsLoadedAnew(t *testing.T) {
 	again() // the same version, restarted
 	heard()
 	if !k.eval(`window.first === true`) {
-		t.Fatal("a page of the same hub is loaded anew")
+		t.Fatal("a page of the same version reloads")
 	}
 	k.eval(`document.getElementById("main").dataset.look = "of the hub before", document.querySelector("input[type=search]").focus(), true`)
 	again()
 	heard()
 	if !k.eval(`window.first === true`) {
-		t.Fatal("it is loaded anew while somebody types")
+		t.Fatal("it reloads while the user types")
 	}
 	k.eval(`document.activeElement.blur(), true`)
 	k.await(`window.first === undefined && location.search === "?site=oslo"`)

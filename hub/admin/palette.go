@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	maxAsked    = 100 // bytes of a question that are used
+	maxAsked    = 100 // used bytes of a question
 	mostFinds   = 20
-	mostOfOne   = 8 // finds of one kind, so that many pods leave room for others
+	mostOfOne   = 8 // finds of one kind, so that many pods leave room for other kinds
 	mostActedOn = 4 // objects for which one action is offered
 )
 
@@ -98,7 +98,7 @@ func findLists(a *frame.Request, f *finds, words []string) {
 	for _, l := range []struct {
 		kind    state.Kind
 		title   string
-		key     string // of the address
+		key     string // key of the filter in the address
 		choices [][2]string
 		count   func(choice string) int
 	}{
@@ -151,8 +151,8 @@ func findLists(a *frame.Request, f *finds, words []string) {
 	}
 }
 
-// findActions finds actions, as in "drain pi-3" or "hold site oslo". A find leads to the page
-// before the action.
+// findActions finds actions, as in "drain pi-3" or "hold site oslo". A find leads to the
+// action's confirmation.
 func findActions(a *frame.Request, f *finds, words []string) {
 	for _, act := range a.Actions {
 		label := strings.Fields(strings.ToLower(act.Label))
@@ -186,7 +186,7 @@ func findActions(a *frame.Request, f *finds, words []string) {
 	}
 }
 
-// of visits the objects of a kind to which an action applies.
+// of visits the objects of a kind that an action applies to.
 func of(a *frame.Request, kind state.Kind) iter.Seq[state.Object] {
 	if kind == state.JoinRequests {
 		return slices.Values(frame.Objects(nodes.PendingRequests(a.Snapshot)))
@@ -194,8 +194,8 @@ func of(a *frame.Request, kind state.Kind) iter.Seq[state.Object] {
 	return a.All(kind, "")
 }
 
-// foundIn tells whether objects of a kind are found by name: those with names that people give, and
-// no secrets.
+// foundIn tells whether objects of a kind are found by name. Secrets and objects with generated names
+// are not.
 func foundIn(a *frame.Request, row *state.Row) bool {
 	return row.Group != nil && len(row.Verbs) > 0 && row.Kind != state.Secrets && row.Kind != state.Incidents &&
 		!row.Expendable && !row.Conditional && a.May("list", string(row.Kind))
@@ -206,7 +206,7 @@ func isMade(kind state.Kind, o state.Object) bool {
 	return kind != state.Pods && kind != state.Jobs && metav1.GetControllerOf(o) != nil
 }
 
-// findPlace is an object's page or editor, and its rank among equal matches.
+// findPlace returns an object's page or editor, and its rank among equal matches.
 func findPlace(kind state.Kind, o state.Object) (href string, rank int) {
 	href = frame.ObjectHref(kind, frame.ItemOf(o))
 	switch {
@@ -262,14 +262,14 @@ func findObjects(a *frame.Request, f *finds, words []string) {
 			if i.State == fleet.IncidentOpen {
 				where = "open"
 			}
-			// a sentence has many words
+			// a sentence has many words, so it ranks lower
 			f.add(find{"Incident", i.Message, where, frame.IncidentHref(i.Name),
 				weigh(scored(words, "incident", i.Message, i.Name, where, string(i.Cause)), 2) / 4})
 		}
 	}
 }
 
-// addressIn is the search for an IP address, if the question is one.
+// addressIn returns the search for an IP address, if the question is an address.
 func addressIn(words []string) (t search.Term, ok bool) {
 	if _, err := netip.ParseAddr(words[0]); err != nil || len(words) != 1 {
 		return t, false
@@ -319,7 +319,7 @@ func findPage(c *frame.Call) error {
 		Data: findData{asked[:min(len(asked), maxAsked)], found}})
 }
 
-// viewFinds are the user's saved views as finds.
+// viewFinds returns the user's saved views as finds.
 func viewFinds(c *frame.Call, asked string) (all []find) {
 	if asked == "" {
 		return nil

@@ -57,14 +57,14 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	if resp, _ := srv.ask(t, "viewer", "GET", "/find/complete?list=secrets&text=", nil); resp.StatusCode != 404 {
-		t.Errorf("a list that is none: %d", resp.StatusCode)
+		t.Errorf("an unknown list: %d", resp.StatusCode)
 	}
 	if resp, _ := srv.ask(t, "device", "GET", "/find/complete?list=nodes&text=site:", nil); resp.StatusCode != 404 {
 		t.Errorf("a device, which may list no nodes: %d", resp.StatusCode)
 	}
 }
 
-// ask returns what a role finds, as "kind name".
+// finds returns what a role finds, as "kind name".
 func (s *server) finds(t testing.TB, role, question string) (all []find, text []string) {
 	t.Helper()
 	_, body := s.ask(t, role, "GET", "/find?"+url.Values{"q": {question}}.Encode(), nil, "Accept", "application/json")
@@ -114,7 +114,7 @@ func TestThePaletteFindsObjectsAndActions(t *testing.T) {
 			continue
 		}
 		if len(all) > mostFinds {
-			t.Errorf("%q: %d are found", c.question, len(all))
+			t.Errorf("%q has %d finds", c.question, len(all))
 		}
 		if resp, _ := srv.ask(t, "admin", "GET", strings.Split(all[0].Href, "#")[0], nil); resp.StatusCode != 200 && !strings.HasPrefix(all[0].Href, "/yaml") {
 			t.Errorf("%q leads to %s: %d", c.question, all[0].Href, resp.StatusCode)
@@ -127,7 +127,7 @@ func TestThePaletteFindsObjectsAndActions(t *testing.T) {
 		t.Errorf("a viewer is offered actions: %q", text)
 	}
 	if _, text := srv.finds(t, "viewer", "audit"); slices.Contains(text, "Page Audit log") {
-		t.Errorf("a viewer is led to the audit: %q", text)
+		t.Errorf("a viewer finds the audit: %q", text)
 	}
 	if _, text := srv.finds(t, "device", "pi-2"); slices.Contains(text, "Node pi-2") {
 		t.Errorf("a device finds %q", text)
@@ -140,10 +140,10 @@ func TestThePaletteFindsObjectsAndActions(t *testing.T) {
 	}
 	_, body := srv.ask(t, "viewer", "GET", "/find?q=%3Cb%3E", nil)
 	if !strings.Contains(body, "Nothing matches “&lt;b&gt;”.") {
-		t.Error("without scripts it does not say that nothing is found")
+		t.Error("without scripts the page does not say that nothing matches")
 	}
 	if _, body := srv.ask(t, "viewer", "GET", "/find?q=pi-2", nil); !strings.Contains(body, `<a href="/nodes/pi-2"><small>Node</small> <b>pi-2</b>`) {
-		t.Error("without scripts the node is not found")
+		t.Error("without scripts the palette does not find the node")
 	}
 }
 

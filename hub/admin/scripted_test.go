@@ -24,7 +24,7 @@ import (
 // A real night runs the script night on the real hub. It does not end, so that a slow test has
 // time.
 type realNight struct {
-	url   string // of the hub
+	url   string // address of the hub
 	login string // address of the setup page, once
 }
 
@@ -69,7 +69,7 @@ func startNight(t *testing.T) *realNight {
 	return n
 }
 
-// freeAddress is an unused address.
+// freeAddress returns an unused address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	addr, err := loopback.Address()
@@ -179,7 +179,7 @@ func TestANightOnTheRealHub(t *testing.T) {
 	b.says("~12 nodes")
 	const dark = `[...document.querySelectorAll(".incidents > li")].filter((e) => e.textContent.includes("site-02")).length === 1`
 	if !b.eval(dark) {
-		t.Errorf("the dark site is not one card: %s", b.text())
+		t.Errorf("the dark site does not have exactly one card: %s", b.text())
 	}
 	pod := b.string(`document.querySelector('a[href^="/pods/default/till-"]')?.getAttribute("href") ?? ""`)
 	if pod == "" {
@@ -220,6 +220,6 @@ func TestANightOnTheRealHub(t *testing.T) {
 		}
 	}
 	if text := b.text(); strings.Contains(text, "%!") {
-		t.Errorf("something is printed wrongly: %s", text)
+		t.Errorf("a value is printed wrongly: %s", text)
 	}
 }

@@ -44,7 +44,7 @@ func TestTheHubsOwnViews(t *testing.T) {
 		k.open(v.path)
 		k.says(v.says...)
 		if !k.eval(`document.querySelectorAll('main img, main script, a[href^="javascript:"]').length === 0`) {
-			t.Errorf("%s has made an element of a name", v.path)
+			t.Errorf("%s renders a name as an element", v.path)
 		}
 		k.sizes(v.name)
 	}
@@ -119,7 +119,7 @@ func TestSettingsAreChanged(t *testing.T) {
 }
 
 // A refused form keeps what was typed, except the password.
-func TestAPersonWhoIsNotAddedIsStillTyped(t *testing.T) {
+func TestARefusedFormKeepsTheTypedName(t *testing.T) {
 	c := configOf(admintest.New(admintest.Sample()...))
 	_, e := equip(&c)
 	e.fail = access.ErrConflict
@@ -131,7 +131,7 @@ func TestAPersonWhoIsNotAddedIsStillTyped(t *testing.T) {
 		t.Errorf("%d, with the form %s", resp.StatusCode, form)
 	}
 	if _, body := srv.ask(t, "admin", http.MethodGet, "/settings", nil); strings.Contains(body, `<details class="new" open>`) || !strings.Contains(body, `<option value="operator" selected>`) {
-		t.Errorf("the form of a new person is %s", mainOf(body))
+		t.Errorf("the empty form is %s", mainOf(body))
 	}
 }
 
@@ -146,10 +146,10 @@ func TestNobodyTakesTheirOwnAccountAway(t *testing.T) {
 		}
 	}
 	if resp, _ := srv.ask(t, "admin", http.MethodPost, "/settings", url.Values{"csrf": {csrf}, "action": {"burn"}}); resp.StatusCode != http.StatusBadRequest {
-		t.Errorf("an action that is none: %d", resp.StatusCode)
+		t.Errorf("an unknown action: %d", resp.StatusCode)
 	}
 	if resp, _ := srv.ask(t, "viewer", http.MethodPost, "/account", url.Values{"action": {"revoke"}, "id": {"h2m9xq4rtb"}}); resp.StatusCode != http.StatusForbidden || len(e.did) > 0 {
-		t.Errorf("an account's form of another site: %d %q", resp.StatusCode, e.did)
+		t.Errorf("a form of another site to the account: %d %q", resp.StatusCode, e.did)
 	}
 	if resp, _ := srv.ask(t, "admin", http.MethodPost, "/settings", url.Values{"action": {"backup"}}); resp.StatusCode != http.StatusForbidden || len(e.did) > 0 {
 		t.Errorf("a form of another site: %d %q", resp.StatusCode, e.did)
@@ -178,10 +178,10 @@ func TestHostileNamesInTheTools(t *testing.T) {
 		}
 		k.await(`document.readyState === "complete"`)
 		if !k.eval(`document.querySelectorAll('main img, main script, [onerror], a[href^="javascript:"]').length === 0`) {
-			t.Errorf("%s has made an element of a name", path)
+			t.Errorf("%s renders a name as an element", path)
 		}
 		if strings.Contains(k.text(), "\u202e") {
-			t.Errorf("%s shows a character that turns text", path)
+			t.Errorf("%s shows a character that reverses text", path)
 		}
 	}
 }
@@ -209,7 +209,7 @@ func TestAHubThatStopsSaysSo(t *testing.T) {
 	}
 }
 
-// stopping is the tokens of a hub that stops.
+// stopping has the tokens of a hub that stops.
 type stopping struct {
 	frame.Tokens
 	err error

@@ -22,8 +22,8 @@ const shifts = `window.shifted = 0, window.jumps = [], new PerformanceObserver((
 // frames waits for two frames: then all shifts are known.
 const frames = `new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => drawn("")))).then((x) => x + window.shifted)`
 
-// Counts, labels, times and the connection change while pages are open, and nothing moves.
-func TestTheDayGoesOnAndNothingMoves(t *testing.T) {
+// Nothing moves on open pages while counts, labels, times and the connection change.
+func TestUpdatesMoveNothing(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	k.width(360, false)
@@ -71,6 +71,6 @@ func TestTheDayGoesOnAndNothingMoves(t *testing.T) {
 	k.eval(`document.getElementById("main").style.marginTop = "300px", true`)
 	k.string(frames)
 	if k.eval("window.shifted < 0.1") {
-		t.Error("what moves by 300 pixels does not move: the test cannot fail")
+		t.Error("a shift by 300 pixels is not measured: the test cannot fail")
 	}
 }

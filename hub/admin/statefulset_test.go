@@ -28,12 +28,12 @@ func TestAStatefulSetHasAPage(t *testing.T) {
 	}
 	_, asked := srv.ask(t, "admin", "GET", "/actions/statefulsets/delete?item=default%2Fdb", nil)
 	if !strings.Contains(asked, "1 claim and what is in their volumes stay.") {
-		t.Errorf("before it is deleted nobody tells of its claims: %.1500s", mainOf(asked))
+		t.Errorf("the confirmation of its deletion does not mention its claims: %.1500s", mainOf(asked))
 	}
 	if _, seen := srv.ask(t, "viewer", "GET", "/workloads/statefulsets/default/db", nil); strings.Contains(seen, "/actions/statefulsets/") {
-		t.Error("a viewer is offered something to do")
+		t.Error("a viewer is offered an action")
 	}
 	if res, _ := srv.ask(t, "admin", "GET", "/workloads/statefulsets/default/none", nil); res.StatusCode != http.StatusNotFound {
-		t.Errorf("one that is not there: %d", res.StatusCode)
+		t.Errorf("a missing StatefulSet: %d", res.StatusCode)
 	}
 }

@@ -57,7 +57,7 @@ func TestATerminalInAContainer(t *testing.T) {
 		t.Error("a colour of 24 bits is not shown")
 	}
 	if !k.eval(`document.querySelector(".xterm-rows span").getBoundingClientRect().height > 10 && document.querySelector(".xterm-cursor") !== null`) {
-		t.Error("the terminal has no shape")
+		t.Error("the terminal has no size")
 	}
 	k.types("grüß dich\r")
 	k.await(screen + `.includes("you said: grüß dich")`)
@@ -72,7 +72,7 @@ func TestATerminalInAContainer(t *testing.T) {
 		t.Errorf("the device was told the sizes %v, want those of 1280 and of 360 pixels", sizes)
 	}
 
-	k.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error { // the keyboard gets out of the terminal
+	k.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error { // the keyboard can leave the terminal
 		key := input.DispatchKeyEventParams{Key: "F6", Code: "F6", WindowsVirtualKeyCode: 117, Modifiers: 8}
 		for _, key.Type = range []input.DispatchKeyEventType{"rawKeyDown", "keyUp"} {
 			if _, err := chromedp.Call(ctx, input.DispatchKeyEvent, key); err != nil {
@@ -172,7 +172,7 @@ func TestWhoMayOpenATerminal(t *testing.T) {
 		{"a device", "device", "SELF", csrf, ""},
 		{"nobody", "", "SELF", csrf, ""},
 		{"a page of another site with the cookie", "admin", "https://evil.example", csrf, ""},
-		{"a page of no site", "admin", "null", csrf, ""},
+		{"a request without an origin", "admin", "null", csrf, ""},
 		{"a page of another session", "admin", "SELF", "another", "Not accepted"},
 		{"no token", "admin", "SELF", "", "Not accepted"},
 	} {

@@ -39,7 +39,7 @@ type device struct {
 	mu    sync.Mutex
 	lines []string
 	more  chan struct{}
-	err   error // for every request
+	err   error // returned to every request
 	asked []corev1.PodLogOptions
 	runs  [][]string
 	sizes []ask.Size
@@ -69,7 +69,7 @@ func (d *device) followed(t testing.TB) {
 			return
 		}
 	}
-	t.Fatal("nobody follows a log")
+	t.Fatal("no page follows a log")
 }
 
 func (d *device) fail(err error) {
@@ -80,8 +80,8 @@ func (d *device) fail(err error) {
 	d.more = make(chan struct{})
 }
 
-// stampOf is the time of the nth line; several lines share one, as with engines that give whole
-// seconds.
+// stampOf returns the time of the nth line. Several lines have the same, as with engines that give
+// whole seconds.
 func stampOf(n int) time.Time {
 	return admintest.Now.Add(-time.Hour + time.Duration(n/3)*10*time.Second)
 }
@@ -202,7 +202,7 @@ func (d *device) Exec(ctx context.Context, p *corev1.Pod, o corev1.PodExecOption
 
 // ---- a hub
 
-// estate is the hub's data, and records changes.
+// estate has the hub's data, and records changes.
 type estate struct {
 	mu   sync.Mutex
 	did  []string
@@ -337,7 +337,7 @@ func (noLeases) Leases() []*coordv1.Lease { return nil }
 
 func (noLeases) Seen(string) time.Time { return time.Time{} }
 
-// wires are a server's connections, which a test may cut.
+// wires holds a server's connections, which a test may cut.
 type wires struct {
 	net.Listener
 	mu   sync.Mutex
@@ -475,7 +475,7 @@ func toolObjects() []state.Object {
 		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/till:1.0"}}},
 		}}}
-	admission.Default(till, admission.Settings{}) // as everything that is kept
+	admission.Default(till, admission.Settings{}) // as every stored object
 	return []state.Object{
 		till,
 		two, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}},

@@ -32,7 +32,7 @@ func TestPagesShowWhatIsUsed(t *testing.T) {
 	for path, used := range map[string]string{"/nodes/pi-1": "321 MiB", "/pods/default/p": "9 MiB"} {
 		tag := srv.tagOf(t, "viewer", path)
 		if _, body := srv.ask(t, "viewer", "GET", path, nil); strings.Contains(body, used) {
-			t.Errorf("%s shows what is not known yet", path)
+			t.Errorf("%s shows an unknown value", path)
 		}
 		pages[used] = srv.listen(t, "viewer", path+"?shown="+tag)
 	}

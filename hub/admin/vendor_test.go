@@ -33,7 +33,7 @@ func TestVendoredFilesAreWhatTheirReadmeSays(t *testing.T) {
 			return err
 		}
 		if sum := fmt.Sprintf("%x", sha256.Sum256(body)); known[path] != sum {
-			t.Errorf("%s has the sum %s, and the README says %q", path, sum, known[path])
+			t.Errorf("%s has the sum %s, but the README says %q", path, sum, known[path])
 		}
 		delete(known, path)
 		return nil
@@ -42,13 +42,13 @@ func TestVendoredFilesAreWhatTheirReadmeSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path := range known {
-		t.Errorf("the README knows %s, which is not there", path)
+		t.Errorf("the README lists %s, which does not exist", path)
 	}
 }
 
 // The first load of a page is at most 150 kB compressed, including the terminal's files, which only
 // the terminal loads.
-func TestAPageCostsLittle(t *testing.T) {
+func TestTheFirstLoadIsSmall(t *testing.T) {
 	srv := start(t, configOf(admintest.New(append(admintest.Sample(), toolObjects()...)...)))
 	refers := regexp.MustCompile(`(?:href|src|data-xterm|data-fit)="(/static/[^"]+)"`)
 	for _, path := range []string{"/", "/nodes", "/pods/default/two-7d9f/logs", "/pods/default/two-7d9f/terminal", "/yaml", "/settings"} {

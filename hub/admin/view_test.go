@@ -64,7 +64,7 @@ func TestTheFirstViewIsSmall(t *testing.T) {
 		t.Logf("the first view of %s: %d bytes", path, total)
 	}
 	if h, _ := srv.raw(t, "/nodes", "Accept-Encoding", "identity"); h.Get("Content-Encoding") != "" {
-		t.Error("a browser that takes nothing compressed gets it compressed")
+		t.Error("a browser that accepts no compression gets a compressed page")
 	}
 }
 
@@ -80,7 +80,7 @@ func TestAListIsSortedAsTheAddressSays(t *testing.T) {
 		return names
 	}
 	for _, c := range []struct{ name, query, first, last string }{
-		{"trouble first without asking", "", "bone-2", "pi-1"}, {"by name", "?sort=name", "bone-1", "pi-3"},
+		{"trouble first by default", "", "bone-2", "pi-1"}, {"by name", "?sort=name", "bone-1", "pi-3"},
 		{"by name the other way", "?sort=-name", "pi-3", "bone-1"},
 		{"by status, the worst first", "?sort=status", "bone-2", "pi-1"},
 		{"by pods, the fullest first", "?sort=pods", "pi-1", "pi-3"},
@@ -108,7 +108,7 @@ func TestAFleetOfFiveThousandIsSearchedQuickly(t *testing.T) {
 	}
 	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/cordon", nil)
 	if !strings.Contains(body, "Cordon 5000 nodes") || strings.Contains(body, "more wait for another") || strings.Count(body, `name="item"`) > mostItems {
-		t.Errorf("an action over 5,000 nodes is another: %.3000s", body)
+		t.Errorf("the confirmation for 5,000 nodes is %.3000s", body)
 	}
 }
 
@@ -128,13 +128,13 @@ func TestAnEventSaysHowOften(t *testing.T) {
 			}
 		}
 		if strings.Contains(body, "×1</small>") {
-			t.Errorf("%s says of what happened once that it did", path)
+			t.Errorf("%s has a count for a single event", path)
 		}
 	}
 }
 
 // Events about a CronJob's Jobs outlive the Jobs.
-func TestAnEventOfAJobThatIsGoneLeadsNowhere(t *testing.T) {
+func TestAnEventOfADeletedJobHasNoLink(t *testing.T) {
 	m := admintest.New(append(admintest.Sample(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "night-2", Namespace: "default"}})...)
 	a := New(configOf(m)).RequestFor(frame.Question{Role: access.Admin, Path: "/"})
 	for name, want := range map[string]string{"night-1": "", "night-2": frame.OwnerHref("default", "job", "night-2")} {
@@ -145,8 +145,8 @@ func TestAnEventOfAJobThatIsGoneLeadsNowhere(t *testing.T) {
 	}
 }
 
-// What a device has stored is known from its lease. Of a node that is dark while the hub starts it
-// is unknown.
+// The stored generation is known from a device's lease. If a node is dark while the hub starts, it is
+// not known.
 func TestADarkNodesDesiredStateIsNotKnown(t *testing.T) {
 	for _, c := range []struct {
 		live frame.Liveness
@@ -165,7 +165,7 @@ func TestADarkNodesDesiredStateIsNotKnown(t *testing.T) {
 	}
 }
 
-// Good conditions are folded; bad ones stand alone.
+// Good conditions are folded; bad ones are shown.
 func TestGoodConditionsAreFolded(t *testing.T) {
 	good := admintest.Node("good", "oslo", admintest.Condition("MemoryLimits", "True", "MemoryControllerEnabled", "m"))
 	bad := admintest.Node("bad", "oslo", admintest.Condition("DiskPressure", "True", "KubeletHasDiskPressure", "the disk is full"))
@@ -177,17 +177,17 @@ func TestGoodConditionsAreFolded(t *testing.T) {
 		return section
 	}
 	if before, _, ok := strings.Cut(of("good"), "<details"); !ok || strings.Contains(before, "<table") || !strings.Contains(of("good"), "are good</summary>") && !strings.Contains(of("good"), "is good</summary>") {
-		t.Errorf("of a node without trouble: %s", of("good"))
+		t.Errorf("the node without trouble: %s", of("good"))
 	}
 	before, after, ok := strings.Cut(of("bad"), "<details")
 	if !ok || !strings.Contains(before, `data-key="DiskPressure"`) || strings.Contains(before, `data-key="Ready"`) || !strings.Contains(after, "The other ") || !strings.Contains(after, `data-key="Ready"`) {
-		t.Errorf("of a node whose disk is full: %s", of("bad"))
+		t.Errorf("the node whose disk is full: %s", of("bad"))
 	}
 }
 
 // A row has a strip only if there was trouble in the last day, and does not repeat what its status
 // and Heard say.
-func TestANodesRowShowsWhatTellsSomething(t *testing.T) {
+func TestANodesRowShowsOnlyWhatIsUnusual(t *testing.T) {
 	before := func(d time.Duration) metav1.MicroTime { return metav1.NewMicroTime(admintest.Now.Add(-d)) }
 	record := func(name string, turns ...state.HealthChange) state.Object {
 		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, History: turns}
@@ -205,14 +205,14 @@ func TestANodesRowShowsWhatTellsSomething(t *testing.T) {
 		return row
 	}
 	if !strings.Contains(row("shaky"), `class="bar"`) || strings.Contains(row("calm"), `class="bar"`) || strings.Contains(row("dark"), `class="bar"`) {
-		t.Errorf("the strips are of others than those that had trouble: %s", mainOf(body))
+		t.Errorf("the wrong rows have a strip: %s", mainOf(body))
 	}
 	if strings.Contains(body, "dark/why") || strings.Contains(body, "no heartbeat for 40s") {
 		t.Errorf("a silent node's row repeats itself: %s", mainOf(body))
 	}
 }
 
-func TestARowHasASparkOfWhatHasChanged(t *testing.T) {
+func TestARowHasSparksOfChangedFigures(t *testing.T) {
 	c := configOf(admintest.New(admintest.Node("pi-1", "oslo", nil)))
 	c.History = func(_ types.UID, _ time.Time, n int) []history.Word {
 		words := make([]history.Word, n)
@@ -224,6 +224,6 @@ func TestARowHasASparkOfWhatHasChanged(t *testing.T) {
 		return words
 	}
 	if _, body := start(t, c).ask(t, "viewer", "GET", "/nodes", nil); strings.Count(body, `<svg class="spark"`) != 1 {
-		t.Errorf("of processors, which changed, and memory, which did not, %d have a spark: %s", strings.Count(body, `<svg class="spark"`), mainOf(body))
+		t.Errorf("%d of the changed processors and the unchanged memory have a spark: %s", strings.Count(body, `<svg class="spark"`), mainOf(body))
 	}
 }

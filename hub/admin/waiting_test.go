@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// aRequest is a join request of a device, made a while ago.
+// aRequest returns a join request that a device made some time ago.
 func aRequest(t testing.TB, node string, ago time.Duration) *certv1.CertificateSigningRequest {
 	t.Helper()
 	return &certv1.CertificateSigningRequest{
@@ -72,13 +72,13 @@ func TestAnAdministratorDecidesAboutDevicesThatWait(t *testing.T) {
 		t.Errorf("approve: %d, %s\n%s", code, decision("kiosk-7"), mainOf(body))
 	}
 	if s.do(t, "admin", deny, item("kiosk-7")); decision("kiosk-7") != state.RequestApproved {
-		t.Errorf("what is approved was denied: %s", decision("kiosk-7"))
+		t.Errorf("the approved device was denied: %s", decision("kiosk-7"))
 	}
 	// A newer request with the same name is not the one that the user saw.
 	other := item("pi-1")
 	other.Set("item", strings.Replace(other.Get("item"), "=", "=x", 1))
 	if s.do(t, "admin", approve, other); decision("pi-1") != state.RequestPending {
-		t.Error("another one was approved than was looked at")
+		t.Error("a newer request was approved instead of the shown one")
 	}
 	if code, _ := s.do(t, "admin", deny, item("pi-1")); code != http.StatusOK || decision("pi-1") != state.RequestDenied {
 		t.Errorf("deny: %d, %s", code, decision("pi-1"))
@@ -88,8 +88,8 @@ func TestAnAdministratorDecidesAboutDevicesThatWait(t *testing.T) {
 	}
 }
 
-// Of many decided requests the latest are shown, not the first by name.
-func TestWhatWasDecidedLastIsShown(t *testing.T) {
+// The latest of many decided requests are shown, not the first by name.
+func TestTheLatestDecisionsAreShown(t *testing.T) {
 	var objects []state.Object
 	for i := range frame.PerPage + 20 {
 		r := aRequest(t, fmt.Sprintf("pi-%03d", i), time.Hour)
@@ -110,19 +110,19 @@ func TestDevicesThatWaitAreReadable(t *testing.T) {
 	k := newKit(t, append(toolObjects(), aRequest(t, "pi-1", time.Hour), aRequest(t, "kiosk-7", time.Minute), long)...)
 	k.open("/devices/waiting")
 	k.says("kiosk-7", "100000001234abcd", "Approve", "Deny", "Act on all 3 requests")
-	k.look("devices that wait")
+	k.look("waiting devices")
 	k.open("/devices/add")
 	k.says("3 devices", "Wait for approval")
-	k.look("add a device while some wait")
+	k.look("add a device while others wait")
 	k.open("/devices/waiting")
 	k.press(`li[data-key="kiosk-7-0011223344556677"] button`)
-	k.awaits("kiosk-7-0011223344556677 is approved") // on this page, or on the job's page if it takes longer than two seconds
+	k.awaits("kiosk-7-0011223344556677 is approved") // on this page, or on the job's page if the action takes longer than two seconds
 	k.open("/devices/waiting")
 	k.says("Decided lately")
-	k.look("devices that wait, one approved")
+	k.look("waiting devices, one approved")
 }
 
-// emptyRequest is a certificate request without a name.
+// emptyRequest returns a certificate request without a name.
 func emptyRequest(t testing.TB) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -89,6 +89,7 @@ func Work(t testing.TB) *Memory {
 	return m
 }
 
+// Many returns a fleet of n healthy nodes on 20 sites, with a pod each.
 func Many(n int) *Memory {
 	var changes []state.Change
 	for i := range n {
@@ -101,7 +102,7 @@ func Many(n int) *Memory {
 	return m
 }
 
-// Crashed is a pod whose container crashed four minutes ago.
+// Crashed returns a pod whose container crashed four minutes ago.
 func Crashed(name, node string, change func(*corev1.ContainerStatus)) *corev1.Pod {
 	return Pod(name, node, func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"memory": resource.MustParse("256Mi")}
@@ -117,7 +118,7 @@ func Crashed(name, node string, change func(*corev1.ContainerStatus)) *corev1.Po
 	})
 }
 
-// Drained is a fleet with two nodes that have pods with an owner.
+// Drained returns a fleet with two nodes whose pods have an owner.
 func Drained(t testing.TB) *Memory {
 	m := Work(t)
 	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"})
@@ -153,7 +154,7 @@ func Silent(m *Memory, dark int) *Memory {
 	return m
 }
 
-// A Night is a fleet in which a site of ten nodes goes dark, while something crashes.
+// Night returns a fleet of two sites, one with ten nodes, and pods in trouble.
 func Night() []state.Object {
 	since := metav1.NewTime(Now.Add(-time.Hour))
 	next := metav1.NewMicroTime(Now.Add(12 * time.Second))
@@ -206,7 +207,7 @@ func Pending(p *corev1.Pod) {
 			Message: "0/9 nodes are available: 9 of us."}}}
 }
 
-// Stuck is a fleet in which pods of two Deployments find no node: one for a label, one for memory.
+// Stuck returns a fleet in which pods of two Deployments find no node: one for a label, one for memory.
 func Stuck(t testing.TB) *Memory {
 	m := New(StuckFleet()...)
 	for i, name := range []string{"vision", "ledger"} {

@@ -20,7 +20,7 @@ func (m *Memory) Form(kind state.Kind, namespace, name string) string {
 	return frame.ItemOf(m.Snapshot().Get(state.Key{Kind: kind, Namespace: namespace, Name: name})).Form()
 }
 
-// End deletes an object, as when a device confirms it.
+// End removes an object, as when its device has confirmed its end.
 func (m *Memory) End(t testing.TB, o state.Object) {
 	t.Helper()
 	if _, err := m.Do(t.Context(), Gone(o)); err != nil {
@@ -41,14 +41,14 @@ func (m *Memory) Leave(t testing.TB, pod string) {
 	}
 }
 
-// A Memory is a loop without deciders and without a store.
+// A Memory is a fleet in memory. Of the deciders it has those of drains and incidents.
 type Memory struct {
 	mu   sync.Mutex
 	s    state.Snapshot
 	log  []state.Applied
 	more chan struct{}
 
-	at, counted time.Time // of the incidents
+	at, counted time.Time // when incidents were counted
 }
 
 func New(objects ...state.Object) *Memory {

@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// SampleHistory is a day of a board that gets hot, between two nights, with a gap.
+// SampleHistory returns a day of a board that gets hot around noon, with a gap.
 func SampleHistory(_ types.UID, from time.Time, n int) []history.Word {
 	words := make([]history.Word, n)
 	for i := range words {
@@ -145,7 +145,7 @@ const report = `{"host":{"hostname":"pi-2","os":"linux","arch":"arm64","cpu":"Co
 "temperatures":[{"name":"cpu-thermal","celsius":52.1}],"power":{"underVoltage":false,"throttledSeen":true},
 "disks":[{"name":"mmcblk0","kind":"SD","bytes":31268536320,"written":812646400}],"clock":{"synced":true,"rtc":false},"memoryLimits":true,"problems":["i2c-1: permission denied"]}`
 
-// Sample is a fleet with one of each kind of trouble.
+// Sample returns a fleet with one of each kind of trouble.
 func Sample() []state.Object {
 	site := func(name string, st fleet.SiteStatus) *fleet.Site {
 		since := Ago(2 * time.Minute)

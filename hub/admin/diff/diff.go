@@ -21,7 +21,7 @@ type Line struct {
 
 const (
 	around = 3    // equal lines shown around a difference
-	maxOps = 1500 // differing lines; texts with more have nothing in common
+	maxOps = 1500 // differing lines; texts with more count as entirely different
 )
 
 // Of returns the differences between a and b; nil if they are equal.
@@ -37,7 +37,7 @@ func Lines(s string) []string {
 	return strings.Split(s, "\n")
 }
 
-// edits is the shortest edit script from a to b, by Myers ("An O(ND) Difference Algorithm and Its
+// edits returns the shortest edit script from a to b, by Myers ("An O(ND) Difference Algorithm and Its
 // Variations", 1986), without their common beginning and end.
 func edits(a, b []string) []Line {
 	head := 0
@@ -103,7 +103,7 @@ func walk(a, b []string, trace [][]int) []Line {
 		if k == -d || k != d && was(k-1) < was(k+1) {
 			from = k + 1
 		}
-		x0 := was(from) // the end of the step, before equal lines
+		x0 := was(from) // where the step ended, before equal lines
 		if from == k-1 {
 			x0++
 		}

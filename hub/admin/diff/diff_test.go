@@ -8,14 +8,14 @@ import (
 
 func TestDiffIsTheShortestWay(t *testing.T) {
 	for _, tt := range []struct{ name, a, b, want string }{
-		{"the same text has none", "a\nb\n", "a\nb\n", ""},
-		{"a line that is changed", "a\nb\nc\n", "a\nx\nc\n", "@@ -1,3 +1,3 @@| a|-b|+x| c"},
-		{"a line at the end", "a\n", "a\nb\n", "@@ -1,1 +1,2 @@| a|+b"},
-		{"all is new", "", "a\nb\n", "@@ -1,0 +1,2 @@|+a|+b"},
-		{"all is gone", "a\n", "", "@@ -1,1 +1,0 @@|-a"},
-		{"far apart are two places", "1\n2\n3\n4\n5\n6\n7\n8\n9\n", "x\n2\n3\n4\n5\n6\n7\n8\ny\n",
+		{"equal texts", "a\nb\n", "a\nb\n", ""},
+		{"a changed line", "a\nb\nc\n", "a\nx\nc\n", "@@ -1,3 +1,3 @@| a|-b|+x| c"},
+		{"a new line at the end", "a\n", "a\nb\n", "@@ -1,1 +1,2 @@| a|+b"},
+		{"the old text is empty", "", "a\nb\n", "@@ -1,0 +1,2 @@|+a|+b"},
+		{"the new text is empty", "a\n", "", "@@ -1,1 +1,0 @@|-a"},
+		{"two changes far apart", "1\n2\n3\n4\n5\n6\n7\n8\n9\n", "x\n2\n3\n4\n5\n6\n7\n8\ny\n",
 			"@@ -1,4 +1,4 @@|-1|+x| 2| 3| 4@@ -6,4 +6,4 @@| 6| 7| 8|-9|+y"},
-		{"a line is moved", "a\nb\nc\nd\n", "b\nc\nd\na\n", "@@ -1,4 +1,4 @@|-a| b| c| d|+a"},
+		{"a moved line", "a\nb\nc\nd\n", "b\nc\nd\na\n", "@@ -1,4 +1,4 @@|-a| b| c| d|+a"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got strings.Builder

@@ -155,8 +155,9 @@ func cardOf(a *frame.Request, c incident.Card) Card {
 	var shown Card
 	if len(c.Incidents) == 1 && c.Key != incident.RestKey {
 		shown = single(a, c.Incidents[0])
-		if c.Incidents[0].About.Namespace != "" { // the incident's page names the pods
-			shown.Examples = nil
+		if more := len(shown.Examples) - 1; more > 0 && c.Incidents[0].About.Namespace != "" {
+			// One pod is enough to read its log; the incident's page names more.
+			shown.Examples, shown.More = shown.Examples[:1], shown.More+more
 		}
 	} else {
 		shown = several(a, c)

@@ -89,7 +89,7 @@ func (r *replacement) add(s state.Snapshot, p *corev1.Pod) {
 	}
 }
 
-// mostSites is how many sites a line names.
+// mostSites is how many sites a line names if there are two more at least.
 const mostSites = 3
 
 // text is such as "5 pods were made for the 6 that had to leave: 4 on oslo, 1 without a node".
@@ -100,7 +100,7 @@ func (r *replacement) text() string {
 	})
 	sites = slices.DeleteFunc(sites, func(site string) bool { return site == "" })
 	for n, site := range sites {
-		if n == mostSites {
+		if n == mostSites && len(sites) > n+1 {
 			others := 0
 			for _, site := range sites[n:] {
 				others += r.on[site]

@@ -21,14 +21,13 @@ const (
 	keptEnds    = 200 // crashes whose last lines are kept
 )
 
-// Crashes keeps the last lines of crashed containers, so that a device is asked once per crash,
-// however many users look.
+// Crashes keeps the last lines of crashed containers, so that a device is asked only once per crash.
 type Crashes struct {
 	mu   sync.Mutex
 	made map[string]*oneEnd
 }
 
-// A oneEnd is the last lines of one crash.
+// A oneEnd has the last lines of one crash.
 type oneEnd struct {
 	mu    sync.Mutex // held while the device is asked
 	lines []string
@@ -77,8 +76,7 @@ func LastLines(c *frame.Call, known *Crashes) error {
 	return c.JSON(http.StatusOK, answer)
 }
 
-// known returns the lines, and asks the device for them unless they are known. After a failure, the
-// next request asks again.
+// known returns the lines. It asks the device once; after a failure, the next request asks again.
 func (e *oneEnd) known(ask func() ([]string, error)) (lines []string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -102,7 +100,7 @@ func askLastWords(c *frame.Call, p *corev1.Pod, container string, previous bool,
 	found := &last{most: lastWords}
 	tail := int64(lastWords)
 	cut := &cutter{take: func(lines []logLine) error {
-		// Later lines belong to the instance that was started since.
+		// Later lines belong to the next instance of the container.
 		return found.add(slices.DeleteFunc(lines,
 			func(l logLine) bool { return !ended.IsZero() && l.At.After(ended.Add(2*time.Second)) }))
 	}}

@@ -60,7 +60,7 @@ func (c *cutter) Write(b []byte) (int, error) {
 	return len(b), c.take(lines)
 }
 
-// end hands over a last line without a line end.
+// end passes on a last line that has no line end.
 func (c *cutter) end() error {
 	if len(c.rest) == 0 {
 		return nil
@@ -110,7 +110,7 @@ func odd(r rune) bool {
 	return unicode.IsControl(r) && r != '\t' || r == utf8.RuneError || frame.Visible(r) != r
 }
 
-// escape is the length of the escape sequence at the beginning of s: a CSI or string sequence of
+// escape returns the length of the escape sequence at the beginning of s: a CSI or string sequence of
 // ECMA-48, otherwise ESC and one byte.
 func escape(s string) int {
 	if len(s) < 2 {
@@ -140,8 +140,8 @@ func escape(s string) int {
 }
 
 // A bookmark is a place in the log of one pod or node: after the nth line with this time, because
-// some engines give whole seconds. It names the pod's UID: another pod with the name has another
-// log.
+// some engines give whole seconds. It has the UID, because another pod with the same name has
+// another log.
 type bookmark struct {
 	at time.Time
 	n  int
@@ -165,7 +165,7 @@ func (m bookmark) String() string {
 	return m.at.Format(time.RFC3339Nano) + "/" + strconv.Itoa(m.n) + "/" + string(m.of)
 }
 
-// parseBookmark reads a bookmark. One of another log means the beginning.
+// parseBookmark reads a bookmark. A bookmark of another log means the beginning.
 func parseBookmark(s string, of types.UID) bookmark {
 	at, rest, _ := strings.Cut(s, "/")
 	n, uid, _ := strings.Cut(rest, "/")

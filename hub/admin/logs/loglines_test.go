@@ -11,18 +11,18 @@ func TestLinesOfALog(t *testing.T) {
 	at := "2026-11-21T02:20:20.123456789Z "
 	for _, tt := range []struct{ name, in, want string }{
 		{"a line has its time and its text", at + "hello\n", "02:20:20 hello"},
-		{"a line without a time is a line", "hello world\n", "hello world"},
-		{"colours and titles are taken out", at + "\x1b[1;31mred\x1b[0m \x1b]0;title\x07end\n", "02:20:20 red end"},
-		{"what was overwritten is not shown", at + "10 %\r20 %\r\n", "02:20:20 20 %"},
-		{"text that turns around or hides is marked", at + "a\u202eb\u200b\n", "02:20:20 a\ufffdb\ufffd"},
-		{"an escape that never ends ends with its line", at + "a\x1b[12\n" + at + "b\n", "02:20:20 a|02:20:20 b"},
-		{"a last line without its end counts", at + "a\n" + at + "b", "02:20:20 a|02:20:20 b"},
-		{"a line that is too long becomes several", strings.Repeat("x", maxLine+3) + "\n",
+		{"a line without a time", "hello world\n", "hello world"},
+		{"colours and titles are removed", at + "\x1b[1;31mred\x1b[0m \x1b]0;title\x07end\n", "02:20:20 red end"},
+		{"overwritten text is removed", at + "10 %\r20 %\r\n", "02:20:20 20 %"},
+		{"characters that hide or reverse text are marked", at + "a\u202eb\u200b\n", "02:20:20 a\ufffdb\ufffd"},
+		{"an unfinished escape sequence ends with its line", at + "a\x1b[12\n" + at + "b\n", "02:20:20 a|02:20:20 b"},
+		{"a last line without a line end", at + "a\n" + at + "b", "02:20:20 a|02:20:20 b"},
+		{"a line that is too long is split", strings.Repeat("x", maxLine+3) + "\n",
 			strings.Repeat("x", maxLine) + "|xxx"},
-		{"bytes that are no text are marked", at + "a\xff\n", "02:20:20 a\ufffd"},
+		{"invalid UTF-8 is marked", at + "a\xff\n", "02:20:20 a\ufffd"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			for step := 1; step < 40; step += 19 { // however the stream is split
+			for step := 1; step < 40; step += 19 { // in reads of any size
 				var got []string
 				c := &cutter{take: func(lines []logLine) error {
 					for _, l := range lines {
@@ -73,13 +73,13 @@ func TestALogGoesOnBehindAMark(t *testing.T) {
 		name, from string
 		want       string
 	}{
-		{"without a mark all is new", "", "a b c d e"},
-		{"a mark within a second goes on within it", "2026-11-21T03:54:02Z/2/u", "d e"},
-		{"a mark at the end of all has nothing new", "2026-11-21T03:54:03Z/1/u", ""},
-		{"a mark of an earlier second", "2026-11-21T03:54:01Z/1/u", "b c d e"},
-		{"a mark that is none is the beginning", "yesterday/x", "a b c d e"},
-		{"a mark in another's log is the beginning", "2026-11-21T03:54:02Z/2/v", "a b c d e"},
-		{"a device that began again with a clock that is slow", "2026-11-21T03:56:00Z/1/u", "a b c d e"},
+		{"no bookmark: all lines are new", "", "a b c d e"},
+		{"a bookmark within a second continues there", "2026-11-21T03:54:02Z/2/u", "d e"},
+		{"a bookmark at the end: nothing is new", "2026-11-21T03:54:03Z/1/u", ""},
+		{"a bookmark of an earlier second", "2026-11-21T03:54:01Z/1/u", "b c d e"},
+		{"an invalid bookmark means the beginning", "yesterday/x", "a b c d e"},
+		{"a bookmark of another log means the beginning", "2026-11-21T03:54:02Z/2/v", "a b c d e"},
+		{"a rebooted device whose clock is slow", "2026-11-21T03:56:00Z/1/u", "a b c d e"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &logSender{from: parseBookmark(tt.from, "u"), at: bookmark{of: "u"}}
@@ -93,7 +93,7 @@ func TestALogGoesOnBehindAMark(t *testing.T) {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 			if s.at.String() != "2026-11-21T03:54:03Z/1/u" || parseBookmark(s.at.String(), "u") != s.at {
-				t.Errorf("the mark is %s", s.at)
+				t.Errorf("the bookmark is %s", s.at)
 			}
 		})
 	}

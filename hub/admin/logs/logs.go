@@ -26,7 +26,7 @@ import (
 // firstLook is how long a page waits for a device's last lines.
 const firstLook = 5 * time.Second
 
-// A logAsk is which part of which log an address asks for.
+// A logAsk is a request for a part of a log.
 type logAsk struct {
 	node      string
 	uid       types.UID   // the pod or node that the log belongs to
@@ -35,7 +35,7 @@ type logAsk struct {
 	container string
 	previous  bool
 	tail      int64
-	since     time.Duration // 0: of any age
+	since     time.Duration // 0: no limit
 }
 
 var (
@@ -47,7 +47,7 @@ var (
 
 const usualTail = "500"
 
-// podOf is the pod that the address names.
+// podOf returns the pod that the address names.
 func podOf(c *frame.Call) (*corev1.Pod, error) {
 	namespace, name := c.Param("namespace"), c.Param("name")
 	p := c.Fleet.Snapshot().Pod(namespace, name)
@@ -57,8 +57,8 @@ func podOf(c *frame.Call) (*corev1.Pod, error) {
 	return p, nil
 }
 
-// containerOf is the named container of a pod, otherwise the one that the pod's annotation names,
-// otherwise the first.
+// containerOf returns the named container of a pod; without a name, the container that the pod's
+// annotation names, or the first.
 func containerOf(p *corev1.Pod, name string) (string, error) {
 	names := containerNames(p)
 	if name == "" {
@@ -111,7 +111,7 @@ func copyLog(c *frame.Call, ctx context.Context, q logAsk, o corev1.PodLogOption
 	return c.Logs.Logs(ctx, q.pod, o, w)
 }
 
-// resource is what the role must be allowed to get.
+// resource is the resource that the role must be allowed to get.
 func (q logAsk) resource() string {
 	if q.pod == nil {
 		return "nodes/proxy"
@@ -127,7 +127,7 @@ func (q logAsk) name() string {
 	return q.pod.Name
 }
 
-// chosen is the value if it is an option, otherwise the default.
+// chosen returns the value if it is an option, otherwise the default.
 func chosen(value, usual string, options [][2]string) string {
 	if slices.ContainsFunc(options, func(o [2]string) bool { return o[0] == value }) {
 		return value
@@ -135,7 +135,7 @@ func chosen(value, usual string, options [][2]string) string {
 	return usual
 }
 
-// options are the request to the device. Lines have times, from which the page continues later.
+// options returns the request to the device. Lines have times, so that the page can continue later.
 func (q logAsk) options() corev1.PodLogOptions {
 	o := corev1.PodLogOptions{Container: q.container, Previous: q.previous, Timestamps: true, TailLines: &q.tail}
 	if q.since > 0 {
@@ -163,8 +163,8 @@ func logTrouble(node string, err error) string {
 	return "The device says: " + strings.TrimSuffix(err.Error(), ".") + "."
 }
 
-// unplaced is why a pod without a node has no log and no terminal.
-const unplaced = "This pod has not been placed on a node yet, so nothing of it has run."
+// unplaced says why a pod without a node has no log and no terminal.
+const unplaced = "This pod has not been placed on a node yet, so it has not run."
 
 type logRow struct {
 	At     string // RFC 3339; "": not known
@@ -175,7 +175,7 @@ type logRow struct {
 
 type logsData struct {
 	Of, Href                  string // the pod, or the node for its agent's log
-	Namespace, Container      string // "": the agent's
+	Namespace, Container      string // "": the agent's log
 	Node, NodeHref, Site      string
 	Containers, Tails, Sinces []frame.Option
 	Previous                  bool
@@ -185,7 +185,7 @@ type logsData struct {
 	Shown, Total              int
 	Trouble                   string
 	Stream, Download          string
-	Shell                     string // the terminal's address; "": not for this role
+	Shell                     string // the terminal's address; "": the role may not open one
 	From                      string // bookmark after the last line
 }
 
@@ -260,11 +260,11 @@ func logRowOf(l logLine) logRow {
 	return r
 }
 
-// late is the longest time that a question takes to reach a device; see package ask.
+// late is the longest time that a request takes to reach a device; see package ask.
 const late = 20 * time.Second
 
-// sinceTime is the time from which to ask a device, so that no line is missing: an older device
-// subtracts from its own clock when the question arrives.
+// sinceTime returns the time from which to ask a device, so that no line is missing. An older agent
+// subtracts from its own clock when the request arrives.
 func sinceTime(c *frame.Call, node string, line time.Time) *metav1.Time {
 	t := metav1.NewTime(line.Add(-max(c.Liveness(node).Skew, 0) - late))
 	return &t

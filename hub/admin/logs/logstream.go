@@ -136,7 +136,7 @@ func (s *logSender) lines(lines []logLine) error {
 	return s.say("lines", string(data), s.at.String())
 }
 
-// had tells whether the page already has a line. Without a time this is not known.
+// had tells whether the page already has a line. Of a line without a time this is not known.
 func (s *logSender) had(then time.Time) bool {
 	if then.IsZero() {
 		return false
@@ -152,7 +152,7 @@ func (s *logSender) had(then time.Time) bool {
 func (s *logSender) over(why string, again bool) error {
 	data, err := json.Marshal(map[string]any{"text": why, "again": again})
 	if err == nil {
-		_ = s.say("over", string(data), "") // the page may have gone
+		_ = s.say("over", string(data), "") // the page may be closed
 	}
 	return err
 }

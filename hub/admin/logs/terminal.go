@@ -21,11 +21,11 @@ import (
 const (
 	maxFrame  = 64 << 10         // bytes that a page sends at once
 	untouched = 30 * time.Minute // without input for this long a terminal is closed
-	greeting  = 10 * time.Second // for the page to send its form's token
+	greeting  = 10 * time.Second // time for the page to send its form's token
 	revoked   = 2 * time.Second  // a terminal whose session has ended is closed within this time
 )
 
-// commandOf is the command: words between spaces, or the shell that most images have.
+// commandOf splits a command into words; the default is the shell that most images have.
 func commandOf(text string) []string {
 	if words := strings.Fields(text); len(words) > 0 {
 		return words
@@ -80,7 +80,7 @@ func noTerminal(p *corev1.Pod, container string) string {
 		for _, st := range list {
 			if st.Name == container && st.State.Running == nil {
 				return "Container " + container +
-					" is not running, so there is nothing to type into; its log tells why."
+					" is not running, so it has no terminal; its log says why."
 			}
 		}
 	}
@@ -114,7 +114,7 @@ func TerminalSocket(c *frame.Call) error {
 	o := corev1.PodExecOptions{Container: container, Command: commandOf(c.QueryParam("command")), Stdin: true,
 		Stdout: true, TTY: true}
 	websocket.Server{
-		Handshake: func(*websocket.Config, *http.Request) error { return nil }, // was checked above
+		Handshake: func(*websocket.Config, *http.Request) error { return nil }, // the origin was checked above
 		Handler: func(conn *websocket.Conn) {
 			conn.MaxPayloadBytes = maxFrame
 			converse(c, p, o, newWindow(conn))
@@ -123,7 +123,8 @@ func TerminalSocket(c *frame.Call) error {
 	return nil
 }
 
-// converse runs the command until it, the page or the session ends, or nobody types for long.
+// converse runs the command until it ends, the page closes, the session ends, or input is missing for
+// too long.
 func converse(c *frame.Call, p *corev1.Pod, o corev1.PodExecOptions, w *window) {
 	first, err := w.greeted()
 	if err == nil {
@@ -178,7 +179,7 @@ const (
 	errUntouched = frame.UserError("The terminal was closed after half an hour without input.")
 )
 
-// watchOver sends signs of life until the session ends or nobody types any more.
+// watchOver sends signs of life until the session ends or input is missing for too long.
 func watchOver(c *frame.Call, ctx context.Context, w *window) error {
 	tick := time.NewTicker(revoked)
 	defer tick.Stop()

@@ -32,13 +32,13 @@ type note struct {
 	CSRF  string `json:"csrf,omitempty"` // the first message, from the page
 	Cols  uint16 `json:"cols,omitempty"`
 	Rows  uint16 `json:"rows,omitempty"`
-	Ready bool   `json:"ready,omitempty"` // from the hub
+	Ready bool   `json:"ready,omitempty"` // the hub's first message
 	Beat  bool   `json:"beat,omitempty"`
 	End   string `json:"end,omitempty"` // the last message
 	Code  int    `json:"code"`          // exit code with End; -1: none
 }
 
-// A frame is a message of the socket.
+// A packet is a message of the socket.
 type packet struct {
 	text bool
 	data []byte
@@ -66,12 +66,12 @@ func newWindow(conn *websocket.Conn) *window {
 
 func (w *window) touch() { w.touched.Store(int64(time.Since(w.opened))) }
 
-// idle is the time since the last input; changes of the machine's clock do not matter.
+// idle returns the time since the last input. Changes of the machine's clock do not affect it.
 func (w *window) idle() time.Duration {
 	return time.Since(w.opened) - time.Duration(w.touched.Load())
 }
 
-// greeted waits for the page's first note.
+// greeted returns the page's first note.
 func (w *window) greeted() (n note, err error) {
 	if err := w.conn.SetReadDeadline(time.Now().Add(greeting)); err != nil {
 		return n, err
@@ -89,7 +89,7 @@ func (w *window) greeted() (n note, err error) {
 	return n, w.conn.SetReadDeadline(time.Time{})
 }
 
-// hear passes on the page's messages until the page goes.
+// hear passes on the page's messages until the page closes.
 func (w *window) hear(ctx context.Context) error {
 	defer w.typer.Close()
 	for {
@@ -158,5 +158,5 @@ func (w *window) send(p packet) error {
 
 // over sends the end; the caller then closes the connection.
 func (w *window) over(why string, code int) {
-	_ = w.say(note{End: why, Code: code}) // the page may have gone
+	_ = w.say(note{End: why, Code: code}) // the page may be closed
 }

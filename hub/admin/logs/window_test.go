@@ -6,26 +6,26 @@ import (
 	"unsafe"
 )
 
-// stepped is a moment whose wall clock was set forward since, with its monotonic reading unchanged.
+// stepped returns t as if the wall clock had been set since; the monotonic reading is unchanged.
 func stepped(t time.Time, by time.Duration) time.Time {
-	wall := (*uint64)(unsafe.Pointer(&t)) // of a time with a monotonic reading: its seconds from bit 30 on
+	wall := (*uint64)(unsafe.Pointer(&t)) // a time with a monotonic reading has its seconds from bit 30 on
 	*wall -= uint64(by/time.Second) << 30
 	return t
 }
 
 // Setting the clock by NTP does not count as half an hour without input.
-func TestATerminalInUseOutlivesAStepOfTheClock(t *testing.T) {
+func TestAClockStepDoesNotCloseATerminal(t *testing.T) {
 	w := newWindow(nil)
 	w.opened = stepped(w.opened, 2*time.Hour)
 	if wall := time.Since(w.opened.Round(0)); wall < 2*time.Hour {
 		t.Fatalf("the clock has stepped by %s", wall)
 	}
 	if idle := w.idle(); idle < 0 || idle > untouched {
-		t.Errorf("nobody has typed for %s", idle)
+		t.Errorf("the time without input is %s", idle)
 	}
 	w.touch()
 	w.opened = stepped(w.opened, -4*time.Hour)
 	if idle := w.idle(); idle < 0 || idle > untouched {
-		t.Errorf("the clock was set back, and nobody has typed for %s", idle)
+		t.Errorf("the clock was set back, and the time without input is %s", idle)
 	}
 }

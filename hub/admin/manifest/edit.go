@@ -22,17 +22,17 @@ type editData struct {
 	Text                  string // the text in the editor
 	Was                   string // the text when the editor was opened
 	Checked               string // the text whose diff was shown
-	Whole                 string // including the fields that only the hub sets
+	Whole                 string // the object with the fields that only the hub sets
 	MayEdit               bool
 	CSRF, Path            string
 
 	Problem  string
 	Causes   []string
 	Warnings []string
-	Changed  []diff.Hunk // others have changed it since the editor was opened
+	Changed  []diff.Hunk // what other users have changed since the editor was opened
 	Diff     []diff.Hunk // what applying would change
 	Nothing  bool        // applying would change nothing
-	Done     bool        // it has been applied
+	Done     bool        // the text has been applied
 	Edited   bool        // the text has changed since it was checked
 }
 
@@ -95,7 +95,7 @@ func Edit(c *frame.Call) error {
 	d.Text, d.Was, d.Done = unix(c.FormValue("text")), unix(c.FormValue("was")), false
 	text, err := parseManifest(d.Text)
 	if len(yamllines.Objects([]byte(d.Text))) > 1 {
-		d.Problem = "Here is more than one object, and this page is for one: use Apply YAML for several."
+		d.Problem = "This page is for one object: use Apply YAML for several."
 		return showEditor(c, http.StatusUnprocessableEntity, d)
 	}
 	if err != nil {
@@ -108,7 +108,7 @@ func Edit(c *frame.Call) error {
 			return showEditor(c, http.StatusConflict, d)
 		}
 		if text, err = rebased(d.Was, text, live.tidy()); err != nil {
-			d.Problem = "What you wrote does not fit onto the newest version: " + err.Error() + "."
+			d.Problem = "Your text cannot be merged with the newest version: " + err.Error() + "."
 			return showEditor(c, http.StatusUnprocessableEntity, d)
 		}
 		d.Text, d.Was = text.yaml(), now
@@ -134,7 +134,7 @@ func Edit(c *frame.Call) error {
 	return c.Redirect(http.StatusSeeOther, o.editor()+"?done=1")
 }
 
-// unix undoes how browsers change line ends in a form.
+// unix converts the line ends of a browser's form to \n.
 func unix(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
 
 // replace replaces the object at the path.
@@ -183,7 +183,7 @@ func fieldLine(text string, i int) func(field string) int {
 	return all[i].Of
 }
 
-// tell is the refusal in one sentence, and each field's cause with its line.
+// tell returns the refusal in one sentence, and each field's cause with its line.
 func tell(e *frame.APIRefusal, line func(field string) int) (problem string, causes []string) {
 	if e.Status.Details != nil {
 		for _, cause := range e.Status.Details.Causes {
@@ -203,8 +203,8 @@ func tell(e *frame.APIRefusal, line func(field string) int) (problem string, cau
 	return format.Capital(strings.TrimSuffix(e.Status.Message, ".")) + ".", nil
 }
 
-// rebased merges the text with what others have changed meanwhile. If both changed a field, the
-// text's value stays.
+// rebased merges the text with the changes of other users. If both changed a field, the text's value
+// wins.
 func rebased(was string, text, live manifest) (manifest, error) {
 	base, err := parseManifest(was)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package manifest shows objects as YAML and applies what people write. The hub's API checks and
+// Package manifest shows objects as YAML and applies what users write. The hub's API checks and
 // stores it in the user's name.
 package manifest
 
@@ -64,7 +64,7 @@ func (m manifest) text(keys ...string) string {
 	return s
 }
 
-// tidy removes the fields that only the hub sets: people neither write nor compare them.
+// tidy removes the fields that only the hub sets, because users neither write nor compare them.
 func (m manifest) tidy() manifest {
 	out := manifest{}
 	for k, v := range m {
@@ -87,7 +87,7 @@ func (m manifest) tidy() manifest {
 	return out
 }
 
-// compared is the manifest for a diff, without the copy that kubectl stores in it.
+// compared returns the manifest for a diff, without the copy that kubectl stores in an annotation.
 func (m manifest) compared() manifest {
 	out := m.tidy()
 	meta, _ := out["metadata"].(map[string]any)
@@ -122,7 +122,7 @@ func (m manifest) json() []byte {
 
 const maxDocuments = 100
 
-// documents are the objects of a text with several of them; lists become their items.
+// documents returns the objects of a text. A list becomes its items.
 func documents(text string) (all []manifest, err error) {
 	if err := bound.LimitYAML([]byte(text)); err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func blank(doc []byte) bool {
 	return true
 }
 
-// place finds the API's collection of objects like m: its path, and whether it is namespaced.
+// place finds the API's collection for m: its path, and whether it is namespaced.
 func place(c *frame.Call, m manifest) (path string, namespaced bool, err error) {
 	version, kind := m.text("apiVersion"), m.text("kind")
 	if version == "" || kind == "" {
@@ -203,7 +203,7 @@ func place(c *frame.Call, m manifest) (path string, namespaced bool, err error) 
 	return "", false, fmt.Errorf("unknown kind %s in %s", kind, version)
 }
 
-// inNamespace is a collection's path in a namespace.
+// inNamespace returns a collection's path in a namespace.
 func inNamespace(path, namespace string) string {
 	i := strings.LastIndexByte(path, '/')
 	return path[:i] + "/namespaces/" + namespace + path[i:]
@@ -213,7 +213,7 @@ func inNamespace(path, namespace string) string {
 // /apis/apps/v1/namespaces/default/deployments/kiosk.
 type objectPath struct{ path, namespace, resource, name string }
 
-// parseObjectPath accepts only paths of whole objects: no subresource and no list.
+// parseObjectPath accepts only paths of whole objects, not of subresources or lists.
 func parseObjectPath(path string) (o objectPath, ok bool) {
 	s := strings.Split(path, "/")
 	if len(s) < 2 || s[0] != "" {
@@ -239,7 +239,7 @@ func parseObjectPath(path string) (o objectPath, ok bool) {
 	return o, o.resource != "" && o.name != ""
 }
 
-// page is the object's own page; "": it has only this one.
+// page returns the object's own page; "": it has only its YAML.
 func (o objectPath) page() string {
 	switch kind := state.Kind(o.resource); {
 	case o.path != frame.ObjectURL(kind, o.namespace, o.name): // of another API group, such as metrics of a node
@@ -251,5 +251,5 @@ func (o objectPath) page() string {
 	}
 }
 
-// editor is the address of an object's YAML in the page.
+// editor returns the address of an object's YAML.
 func (o objectPath) editor() string { return "/yaml" + (&url.URL{Path: o.path}).EscapedPath() }

@@ -43,13 +43,13 @@ func TestObjectPaths(t *testing.T) {
 func TestDocuments(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"one", "kind: A", "A"},
-		{"several, with comments and empty ones", "# x\n---\nkind: A\n---\n\n---\n# nothing\n---\nkind: B\n", "A B"},
-		{"a list is its items", "kind: List\nitems: [{kind: A}, {kind: B}]", "A B"},
+		{"several documents, with comments and empty documents", "# x\n---\nkind: A\n---\n\n---\n# nothing\n---\nkind: B\n", "A B"},
+		{"a list becomes its items", "kind: List\nitems: [{kind: A}, {kind: B}]", "A B"},
 		{"JSON is YAML", `{"kind":"A"}`, "A"},
-		{"nothing at all", "# only this\n", "error: there is nothing to apply: paste the YAML of one or more objects"},
+		{"only a comment", "# only this\n", "error: there is nothing to apply: paste the YAML of one or more objects"},
 		{"no object", "- a\n", "error: document 1: "},
-		{"a key twice", "kind: A\nkind: B\n", "error: document 1: "},
-		{"a list of no objects", "kind: List\nitems: [1]", "error: document 1: an item of the list is not an object"},
+		{"a duplicate key", "kind: A\nkind: B\n", "error: document 1: "},
+		{"a list of numbers", "kind: List\nitems: [1]", "error: document 1: an item of the list is not an object"},
 		{"too many", strings.Repeat("kind: A\n---\n", maxDocuments+1), "error: there are 101 objects"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// kubectl's copy of an object in its annotation would be in every diff.
-func TestWhatIsComparedHasNoCopyOfItself(t *testing.T) {
+// Diffs leave out kubectl's copy of an object in its annotation.
+func TestDiffsLeaveOutKubectlsCopy(t *testing.T) {
 	m, err := parseManifest("kind: ConfigMap\nmetadata:\n  name: a\n  annotations:\n    kubectl.kubernetes.io/last-applied-configuration: |\n      {}\n    mine: kept\n")
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func TestWhatIsComparedHasNoCopyOfItself(t *testing.T) {
 	}
 	only := manifest{"metadata": map[string]any{"annotations": map[string]any{"kubectl.kubernetes.io/last-applied-configuration": "{}"}}}
 	if got := only.compared().yaml(); strings.Contains(got, "annotations") {
-		t.Errorf("nothing is left but the annotation, and it is compared as %s", got)
+		t.Errorf("an object with only that annotation is compared as %s", got)
 	}
 }
 

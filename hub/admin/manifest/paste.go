@@ -29,7 +29,7 @@ type pastedRow struct {
 	Causes   []string
 	Warnings []string
 	Fight    bool // another field manager set the fields
-	Later    bool // it can be checked only after its namespace was made
+	Later    bool // it can be checked only once its namespace exists
 }
 
 type pasteData struct {
@@ -39,8 +39,8 @@ type pasteData struct {
 	Force         bool
 	Problem       string
 	Rows          []pastedRow
-	Applied       bool // else checked
-	Ready         bool // it can be applied
+	Applied       bool // false: only checked
+	Ready         bool // the objects can be applied
 	Edited        bool
 	CSRF          string
 }
@@ -75,11 +75,11 @@ func Paste(c *frame.Call) error {
 		}
 		return show(http.StatusUnprocessableEntity)
 	}
-	is := fmt.Sprintf("%s %v\n%s", d.Namespace, d.Force, d.Text) // what the check is valid for
+	is := fmt.Sprintf("%s %v\n%s", d.Namespace, d.Force, d.Text) // what was checked
 	d.Applied = c.FormValue("action") == "apply" && d.Checked == is
 	d.Edited = c.FormValue("action") == "apply" && !d.Applied
 	d.Ready = true
-	coming := map[string]bool{} // namespaces that this text makes
+	coming := map[string]bool{} // namespaces that the text creates
 	for i, m := range all {
 		row, err := pasteOne(c, m, d, coming, fieldLine(d.Text, i))
 		if err != nil {
@@ -190,13 +190,13 @@ func refusedRow(c *frame.Call, r pastedRow, err error, line func(field string) i
 	}
 	r.Problem, r.Causes = tell(no, line)
 	if r.Fight = fight(no); r.Fight {
-		r.Problem = "Others have set these fields:"
+		r.Problem = "Other field managers have set these fields:"
 	}
 	return r, nil
 }
 
-// fight tells whether the API refused because other field managers set some of the fields, rather
-// than because of a change at the same time.
+// fight tells whether the API refused because other field managers own some of the fields, and not
+// because of a concurrent change.
 func fight(e *frame.APIRefusal) bool {
 	d := e.Status.Details
 	return d != nil && slices.ContainsFunc(d.Causes,

@@ -24,11 +24,11 @@ func Actions() []*frame.Action {
 	}
 	all := []*frame.Action{
 		{Name: "stop", Quick: true, Label: "Stop", Done: "is stopped",
-			Means: "No node begins any more. Those that have their turn end it.",
+			Means: "No further node begins. Nodes that have begun finish.",
 			Idle:  func(o state.Object) string { return frame.If(spec(o).Paused || over(o), "does nothing") },
 			Do:    setRollout(frame.JSON{"paused": true})},
 		{Name: "resume", Quick: true, Label: "Resume", Done: "goes on",
-			Means: "Nodes begin again, as windows, sites and budgets allow.",
+			Means: "Nodes begin again, as windows, sites and disruption budgets allow.",
 			Idle:  func(o state.Object) string { return frame.If(!spec(o).Paused, "is not stopped") },
 			Do:    setRollout(frame.JSON{"paused": false})},
 		{Name: "retry", Label: "Try again", Done: "tries again",
@@ -62,11 +62,11 @@ func Actions() []*frame.Action {
 			Idle:  func(o state.Object) string { return frame.If(spec(o).Undo || !kept(o), "has nothing to undo") },
 			Notes: undoNotes, Do: setRollout(frame.JSON{"undo": true, "paused": false})},
 		{Name: "redo", Label: "Roll out again", Done: "goes forward again",
-			Means: "Nodes get the configuration again, in turns as the first time.",
+			Means: "Nodes get the configuration again, in the same steps as the first time.",
 			Idle:  func(o state.Object) string { return frame.If(!spec(o).Undo, "is not undone") },
 			Do:    setRollout(frame.JSON{"undo": false, "paused": false})},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
-			Means: "Undoes nothing: boards keep their configuration, and nodes that were drained for it are uncordoned.",
+			Means: "Boards keep their configuration, and nodes that were drained for the rollout are uncordoned.",
 			Do:    frame.Remove},
 	}
 	for _, a := range all {
@@ -92,7 +92,7 @@ func undoNotes(_ state.Snapshot, with []state.Object) (notes []string) {
 			notes = append(notes, fmt.Sprintf("No node of %s has kept it: nothing reboots.", o.GetName()))
 		default:
 			notes = append(notes, fmt.Sprintf(
-				"%s: nodes that kept it or try it now, which reboot into what they had before: %d.", o.GetName(),
+				"%s: %d nodes kept it or try it now; they reboot into what they had before.", o.GetName(),
 				st.Kept+st.Trying))
 		}
 	}

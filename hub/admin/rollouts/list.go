@@ -37,7 +37,7 @@ func rolloutRowOf(r *fleet.FirmwareRollout, a *frame.Request) rolloutRow {
 	}
 }
 
-// rolloutDone is how many nodes have reached the rollout's goal.
+// rolloutDone returns how many nodes have reached the rollout's goal.
 func rolloutDone(r *fleet.FirmwareRollout) int32 {
 	if r.Status.Undoing {
 		return r.Status.Undone
@@ -85,7 +85,7 @@ func List(a *frame.Request) (frame.Page, error) {
 		Data: d}, nil
 }
 
-// bootLines is what a profile would write, for nodes whose device has not yet said what would
+// bootLines returns what a profile would write, for nodes whose device has not yet reported the
 // change.
 func bootLines(c *fleet.BootConfig) (lines []diff.Line) {
 	add := func(sign, format string, args ...any) {
@@ -107,7 +107,7 @@ func bootLines(c *fleet.BootConfig) (lines []diff.Line) {
 		}
 	}
 	if len(c.Cmdline.Add)+len(c.Cmdline.Remove) > 0 {
-		add(" ", "the kernel's command line, where it is not so already:")
+		add(" ", "the kernel's command line, where it differs:")
 		for _, v := range c.Cmdline.Add {
 			add("+", "%s", v)
 		}
@@ -118,7 +118,7 @@ func bootLines(c *fleet.BootConfig) (lines []diff.Line) {
 	return lines
 }
 
-// deviceDiff is the changes that a device reports, line by line.
+// deviceDiff returns the changes that a device reports, line by line.
 func deviceDiff(text string) []diff.Hunk {
 	var h diff.Hunk
 	for _, l := range diff.Lines(text) {
@@ -133,7 +133,7 @@ func deviceDiff(text string) []diff.Hunk {
 	return []diff.Hunk{h}
 }
 
-// shortDigest is a digest's beginning, enough to recognise it.
+// shortDigest returns the beginning of a digest, enough to recognise it.
 func shortDigest(digest string) string {
 	digest = strings.TrimPrefix(digest, "sha256:")
 	return digest[:min(len(digest), 12)]

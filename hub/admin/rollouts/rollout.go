@@ -34,10 +34,10 @@ type rolloutNode struct {
 	Change     string // the name of the change that it would get
 }
 
-// A rolloutSite is the nodes of one site.
+// A rolloutSite has the nodes of one site.
 type rolloutSite struct {
 	Name, Href string
-	Pill       frame.Pill // the site's status, if it keeps nodes from their turn
+	Pill       frame.Pill // the site's status, if it prevents nodes from beginning
 	Nodes      []rolloutNode
 }
 
@@ -136,13 +136,13 @@ func rolloutFacts(r *fleet.FirmwareRollout) (facts []frame.Fact) {
 	return facts
 }
 
-// rolloutSteps are the finished, current and remaining steps.
+// rolloutSteps returns the finished, current and remaining steps.
 func rolloutSteps(a *frame.Request, r *fleet.FirmwareRollout) (steps []rolloutStep) {
 	st := &r.Status
 	said := st.Nodes - st.Waiting
 	first := rolloutStep{Key: "stage", Title: "Each node says what would change",
 		Pill: frame.Pill{Kind: "ok", Text: "Done"},
-		Text: fmt.Sprintf("%d of %s have said it", said, format.Plural(int(st.Nodes), "node"))}
+		Text: fmt.Sprintf("%d of %s have said so", said, format.Plural(int(st.Nodes), "node"))}
 	if st.Undoing {
 		first = rolloutStep{}
 	}
@@ -207,8 +207,8 @@ func someOf(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }
 
-// rolloutChanges are what would change, as devices report it; for other nodes, what the profile
-// would write.
+// rolloutChanges returns what would change, as devices report it. For other nodes it returns what the
+// profile would write.
 func rolloutChanges(r *fleet.FirmwareRollout) (changes []rolloutChange) {
 	st := &r.Status
 	if st.Undoing {
@@ -242,8 +242,8 @@ func rolloutChanges(r *fleet.FirmwareRollout) (changes []rolloutChange) {
 
 func changeName(i int) string { return fmt.Sprint("Change ", i+1) }
 
-// rolloutSites are the nodes by site, in the order of the status, and when the first window opens
-// that a site waits for.
+// rolloutSites returns the nodes by site, in the order of the status, and when the first window that
+// a site waits for opens.
 func rolloutSites(a *frame.Request, r *fleet.FirmwareRollout) (sites []rolloutSite, opens *format.Moment, on string) {
 	st := &r.Status
 	by := map[string]int{}

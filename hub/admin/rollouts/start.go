@@ -53,7 +53,7 @@ func Start(a *frame.Request) (frame.Page, error) {
 	profile, site, condition := given("profile", profiles[0][0]), given("site", ""), given("condition", "")
 	d.Profiles, d.Sites = frame.Options(profile, profiles...), frame.Options(site, sites...)
 	d.Conditions = frame.Options(condition, [2]string{"", "All of them"},
-		[2]string{fleet.ConditionMemoryLimits, "Only where limits of memory are not held (MemoryLimits is False)"})
+		[2]string{fleet.ConditionMemoryLimits, "Only boards that cannot limit memory (MemoryLimits is False)"})
 	if !d.Asked {
 		return frame.Page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, nil
 	}
@@ -78,8 +78,8 @@ func Start(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, err
 }
 
-// readyProfiles are board profiles that turn on memory limits on the fleet's Raspberry Pis.
-// Applied, each adds to the existing profile.
+// readyProfiles returns board profiles that turn on memory limits on the fleet's Raspberry Pis. When
+// applied, each adds to the existing profile.
 func readyProfiles(a *frame.Request) string {
 	names := map[string]bool{}
 	for n := range a.Nodes() {
@@ -99,7 +99,7 @@ func readyProfiles(a *frame.Request) string {
 	return strings.Join(docs, "---\n")
 }
 
-// numberOr is the number in a text, or the text, which the API then refuses.
+// numberOr returns the number in a text, or else the text, which the API refuses.
 func numberOr(text string) any {
 	var n int
 	if err := yaml.Unmarshal([]byte(text), &n); err != nil {

@@ -20,8 +20,8 @@ type accountData struct {
 	Done    string // what was just done
 	Problem string
 	Secret  string // a new API token, shown once
-	File    string // name of its kubeconfig
-	Note    string // what was typed before
+	File    string // file name of the token's kubeconfig
+	Note    string // the note that the user typed
 	Tokens  []apiTokenRow
 	Lives   []frame.Option
 }
@@ -29,7 +29,7 @@ type accountData struct {
 var (
 	// tokenLives are the choices of an API token's lifetime.
 	tokenLives = [][2]string{{"168h", "7 days"}, {"720h", "30 days"}, {"2160h", "90 days"}, {"8760h", "a year"}}
-	// accountDone is the result of each action, by its name in the address.
+	// accountDone says what each action has done, by its name in the address.
 	accountDone = map[string]string{"password": "Your password is changed. Your other sessions have ended; your API " +
 		"tokens have not.", "revoke": "The API token is revoked."}
 	roleMeans = map[access.Role]string{access.Admin: "do everything",

@@ -19,9 +19,9 @@ import (
 
 type auditRow struct {
 	When    *format.Moment
-	Times   string // of a record for several: how many, and for how long; "": it is for one
+	Times   string // of a record that stands for several: how many, and in which time; "": it is a single one
 	Who     string
-	From    string // by which way, and from which address
+	From    string // through which interface, and from which address
 	Did     string
 	Pill    frame.Pill
 	Message string
@@ -65,7 +65,7 @@ var kinds = []struct {
 	{name: "hub", text: "Backups and the hub", resources: []string{"backups", "audit", "settings", "authority"}},
 }
 
-// sourceOf says through what a change came.
+// sourceOf names the interface that a change came through.
 func sourceOf(via string) string {
 	switch via {
 	case "session":
@@ -179,7 +179,7 @@ func chosen(value string, choices [][2]string) bool {
 	return slices.ContainsFunc(choices, func(c [2]string) bool { return c[0] == value })
 }
 
-// wrongFilter is the refusal of a filter's value.
+// wrongFilter returns the refusal of a filter's value.
 func wrongFilter(param, value string) error {
 	return frame.InputError(fmt.Sprintf("The filter's %s “%s” does not exist.", param, bound.Text(value, 60)))
 }

@@ -13,7 +13,7 @@ type loginData struct {
 	Empty               bool // there is no user yet
 }
 
-// LoginForm is the login.
+// LoginForm shows the login.
 func LoginForm(c *frame.Call) error {
 	if _, err := c.Sessions.Authenticate(c.Request()); err == nil {
 		return c.Redirect(http.StatusSeeOther, frame.LocalPath(c.QueryParam("next")))
@@ -30,8 +30,8 @@ func askLogin(c *frame.Call, code int, d loginData) error {
 	return c.ShowPage(code, frame.Page{Template: "login", Title: "Log in", Data: d})
 }
 
-// maxName bounds what the forms of unauthenticated clients give back: names and the secrets of
-// links are shorter.
+// maxName bounds the text that forms return to unauthenticated clients. Names and the secrets of links
+// are shorter.
 const maxName = 64
 
 func clip(typed string) string { return strings.ToValidUTF8(typed[:min(len(typed), maxName)], "") }
@@ -50,8 +50,8 @@ func Login(c *frame.Call) error {
 	return c.Redirect(http.StatusSeeOther, d.Next)
 }
 
-// Session tells the login form whether the browser has a session: a link from another site, as in
-// an alert, comes without the cookie. A form of an earlier session gets the present user and token.
+// Session tells the login form whether the browser has a session. A link from another site, such as
+// an alert, comes without the cookie. An open form gets the present user and token.
 func Session(c *frame.Call) error {
 	u, err := c.Sessions.Authenticate(c.Request())
 	if err != nil {

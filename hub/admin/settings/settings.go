@@ -30,7 +30,7 @@ type joinTokenRow struct {
 	Pill               frame.Pill
 	Ends               *format.Moment
 	Coming             bool // when it expires
-	Open               bool // it can still be used
+	Open               bool // the token can still be used
 	Approval           bool
 }
 
@@ -57,7 +57,7 @@ type settingsData struct {
 	Done         string // what was just done
 	Problem      string
 	People       []personRow
-	Name         string // what was typed before, of a user to add
+	Name         string // the typed name of a user to add
 	Role         string
 	Roles        []frame.Option
 	JoinTokens   []joinTokenRow
@@ -74,7 +74,7 @@ type settingsData struct {
 var roles = [][2]string{{"viewer", "viewer: sees all but secrets"}, {"operator", "operator: workloads and nodes"},
 	{"admin", "admin: everything"}}
 
-// settled is the result of each action, by its name in the address.
+// settled says what each action has done, by its name in the address.
 var settled = map[string]string{
 	"user-create": "The person can now log in.", "user-password": "The password is changed; their sessions have ended.",
 	"user-role":   "The role is changed.",
@@ -208,7 +208,7 @@ func Change(c *frame.Call) error {
 // settle does one action and returns its audit record.
 func settle(c *frame.Call, action string) (store.Audit, error) {
 	ctx, name, id := c.Request().Context(), strings.TrimSpace(c.FormValue("name")), c.FormValue("id")
-	var mine error // why users cannot do it to themselves
+	var mine error // why users cannot do this to themselves
 	if name == c.User.Name {
 		mine = errSelf
 	}

@@ -30,11 +30,11 @@ const manually = "cronjob.kubernetes.io/instantiate"
 func JobActions() []*frame.Action {
 	cron := []*frame.Action{
 		{Name: "run", Label: "Run now", Done: "runs now",
-			Means: "Starts a job of its template at once, beside those that run: its concurrency policy does not count. " +
+			Means: "Starts a job of its template at once, even if others run: the concurrency policy does not apply. " +
 				"The schedule goes on as before.",
 			Fields: runFields, Parse: parseRun, Notes: runNotes, Do: runNow},
 		{Name: "suspend", Quick: true, Label: "Suspend", Done: "is suspended",
-			Means: "Starts no more jobs until it is resumed. Those that run go on.", Idle: idleSuspended(true),
+			Means: "Starts no more jobs until it is resumed. Running jobs continue.", Idle: idleSuspended(true),
 			Do: suspend(true)},
 		{Name: "resume", Quick: true, Label: "Resume", Done: "is resumed",
 			Means: "Starts jobs by its schedule again; the last one that was missed starts at once, unless it is too late " +
@@ -51,7 +51,7 @@ func JobActions() []*frame.Action {
 			Means: "Ends its pods, and makes no more until it is resumed.", Idle: idleSuspended(true),
 			Do: suspend(true)},
 		{Name: "resume", Quick: true, Label: "Resume", Done: "is resumed",
-			Means: "Makes its pods again; those that have finished count.", Idle: idleSuspended(false),
+			Means: "Makes its pods again; finished pods count.", Idle: idleSuspended(false),
 			Do: suspend(false)},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the job with its pods.",
 			Notes: jobNotes, Do: frame.Remove},
@@ -68,7 +68,7 @@ func JobActions() []*frame.Action {
 	return slices.Concat(cron, jobs)
 }
 
-// suspended tells whether a Job or a CronJob is.
+// suspended tells whether a Job or a CronJob is suspended.
 func suspended(o state.Object) bool {
 	if j, ok := o.(*batchv1.Job); ok {
 		return ptr.Deref(j.Spec.Suspend, false)
@@ -100,7 +100,7 @@ func suspend(is bool) func(context.Context, *frame.Worker, state.Object) (frame.
 	}
 }
 
-// manualName is an unused name for a Job of a CronJob.
+// manualName returns an unused name for a Job of a CronJob.
 func manualName(cron string) string {
 	end := "-manual-" + strings.ToLower(rand.Text()[:5])
 	return strings.TrimRight(cron[:min(len(cron), validation.DNS1123LabelMaxLength-len(end))], ".-") + end
@@ -120,7 +120,7 @@ func parseRun(form url.Values) (any, error) {
 		return nil, fmt.Errorf("%q cannot be the name of a job: %s", name, errs[0])
 	}
 	if len(name) > validation.DNS1123LabelMaxLength {
-		return nil, fmt.Errorf("%q cannot be the name of a job: its pods carry it in a label, of %d letters at most",
+		return nil, fmt.Errorf("%q cannot be the name of a job: its pods have the name in a label, which can have %d letters",
 			name, validation.DNS1123LabelMaxLength)
 	}
 	if len(form["item"]) > 1 {
@@ -183,7 +183,7 @@ func jobNotes(s state.Snapshot, with []state.Object) []string {
 		}
 	}
 	if pods == 0 {
-		return []string{"None of its pods runs. What they wrote to their logs goes with them."}
+		return []string{"None of its pods runs. Their logs are deleted with them."}
 	}
 	return []string{fmt.Sprintf("%s to leave before they are done.", format.HasHave(pods, "pod"))}
 }
@@ -204,7 +204,7 @@ func cronNotes(s state.Snapshot, with []state.Object) []string {
 		running, format.Verb(running, "has", "have"))}
 }
 
-// rowMenu offers the actions on an object in its row.
+// rowMenu returns the actions on an object for its row.
 func rowMenu(a *frame.Request, o state.Object) frame.Menu {
 	m := frame.MenuOf(a, o)
 	m.More, m.First, m.Title = slices.Concat(m.First, m.More), nil, "Do"

@@ -26,14 +26,14 @@ const (
 // PodActions are what users can do to pods.
 func PodActions() []*frame.Action {
 	all := []*frame.Action{
-		{Name: "evict", Label: "Evict", Done: "is asked to leave", Destroy: true,
-			Means: "Asks the pod to leave, unless a disruption budget needs it. Its owner makes a new one.",
+		{Name: "evict", Label: "Evict", Done: "is told to leave", Destroy: true,
+			Means: "Tells the pod to leave, unless a disruption budget needs it. Its owner makes a new pod.",
 			Notes: podNotes, Idle: idlePod, Do: func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo,
 				error) {
 				return nil, evict(w, ctx, o.(*corev1.Pod))
 			}},
-		{Name: "delete", Label: "Delete", Done: "is asked to leave", Destroy: true,
-			Means: "Asks the pod to leave, whatever disruption budgets say. Its owner makes a new one.",
+		{Name: "delete", Label: "Delete", Done: "is told to leave", Destroy: true,
+			Means: "Tells the pod to leave, even against disruption budgets. Its owner makes a new pod.",
 			Notes: podNotes, Idle: idlePod, Do: frame.Remove},
 	}
 	for _, a := range all {
@@ -132,7 +132,7 @@ func Actions(now func() time.Time) []*frame.Action {
 	return slices.Concat(deployments, daemonSets, statefulSets)
 }
 
-// statefulNotes also say what happens to the claims.
+// statefulNotes also says what happens to the claims.
 func statefulNotes(s state.Snapshot, with []state.Object) []string {
 	kept, gone := 0, 0
 	for _, o := range with {
@@ -186,7 +186,7 @@ func restarter(now func() time.Time) func(context.Context, *frame.Worker, state.
 
 func restart(ctx context.Context, w *frame.Worker, o state.Object, now time.Time) (frame.Undo, error) {
 	if d, ok := o.(*appsv1.Deployment); ok && d.Spec.Paused {
-		return nil, fmt.Errorf("it is paused: resume it, and restart it then")
+		return nil, fmt.Errorf("it is paused: resume it first")
 	}
 	mark := frame.JSON{restartedAt: now.UTC().Format(time.RFC3339)}
 	return nil, w.Patch(ctx, o,
@@ -237,7 +237,7 @@ func pause(is bool) func(context.Context, *frame.Worker, state.Object) (frame.Un
 	}
 }
 
-// evict asks a pod to leave, within the disruption budgets.
+// evict tells a pod to leave, as the disruption budgets allow.
 func evict(w *frame.Worker, ctx context.Context, p *corev1.Pod) error {
 	return w.Send(ctx, frame.APICall{Method: http.MethodPost, Path: frame.ObjectURL(state.Pods, p.Namespace, p.Name) +
 		"/eviction", Media: frame.PlainJSON}, frame.JSON{

@@ -11,17 +11,18 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A cause is why a workload is in trouble, in a few words: what is wrong with its worst pod, and a
-// link to the pod.
+// A cause says in a few words why a workload is in trouble, with a link to its worst pod, or to its
+// pods on several silent nodes.
 type cause struct{ Text, Href string }
 
-// causes finds the causes of the rows of one list.
+// causes finds the causes for the rows of a list.
 type causes struct {
 	*frame.Request
 	explained int
 }
 
-// of prefers a pod's own fault to a silent node: a crash loop stays when the node is back.
+// of returns a workload's cause. A pod's own fault comes before a silent node, because it remains when
+// the node is back.
 func (c *causes) of(o state.Object) (worst cause) {
 	kind, ofNode, silent, nodes := "", false, 0, map[string]bool{}
 	for _, p := range podsOf(c.Snapshot, o) {

@@ -38,7 +38,7 @@ func TestAPodsFaultInFewWords(t *testing.T) {
 		{"between two crashes", "pi-1", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State, p.Status.ContainerStatuses[0].RestartCount = ended(2, "Error"), 3
 		}, "crash loop, exit 2"},
-		{"a key that is not there", "pi-1", waits("CreateContainerConfigError", "no secret"),
+		{"a missing key of a secret", "pi-1", waits("CreateContainerConfigError", "no secret"),
 			"CreateContainerConfigError"},
 		{"failed", "pi-1", func(p *corev1.Pod) {
 			p.Status.Phase, p.Status.ContainerStatuses[0].State = corev1.PodFailed, ended(3, "Error")
@@ -78,7 +78,7 @@ func TestAPodsFaultInFewWords(t *testing.T) {
 	}
 }
 
-// A crash loop is the workload's own fault; the silent node beside it comes back.
+// A pod's own fault comes before a silent node. Pods on several silent nodes are counted.
 func TestAPodsOwnFaultComesBeforeASilentNode(t *testing.T) {
 	ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "ds", Namespace: "default", UID: "ds"}}
 	pod := func(name, node string, crashes bool) *corev1.Pod {
@@ -95,9 +95,9 @@ func TestAPodsOwnFaultComesBeforeASilentNode(t *testing.T) {
 		pod("b", "pi-2", false), pod("c", "bone-2", false))...).Snapshot(), admintest.Now, nil)}
 	if got, want := two.of(ds), (cause{"3 pods on 2 nodes that are not ready",
 		"/pods?namespace=default&owner=daemonset%2Fds"}); got != want {
-		t.Errorf("of several nodes: %+v, want %+v", got, want)
+		t.Errorf("pods on several nodes: %+v, want %+v", got, want)
 	}
-	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} { // whichever comes first
+	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} { // in both orders
 		because := &causes{Request: admintest.Ask(admintest.New(append(admintest.Sample(), ds,
 			pod(names[0], "pi-2", false), pod(names[1], "pi-1", true))...).Snapshot(), admintest.Now, nil)}
 		if got := because.of(ds); got.Href != "/pods/default/"+names[1] {

@@ -58,7 +58,7 @@ type workloadRow struct {
 // A workloadSection is the workloads of one kind in their list.
 type workloadSection struct {
 	Key, Title, Note string
-	Found            int // on all pages
+	Found            int // number on all pages
 	Bulk             frame.Menu
 	Rows             []workloadRow
 	CronJobs         []cronJobRow
@@ -141,10 +141,10 @@ func (s *workloadSection) add(a *frame.Request, because *causes, o state.Object)
 	}
 }
 
-// A rowsAt is the part of a list that a page shows, relative to the next kind.
+// A rowsAt is the range of rows that the page shows, counted from the first row of the next kind.
 type rowsAt struct{ from, to int }
 
-// onPage returns the part of the next kind that the page shows, and moves on behind the kind.
+// onPage returns the rows of the next kind that the page shows, and moves the range past that kind.
 func onPage[T any](at *rowsAt, next []T) []T {
 	n := len(next)
 	from, to := min(max(at.from, 0), n), min(max(at.to, 0), n)
@@ -202,7 +202,7 @@ var stages = map[diagnose.Stage]string{
 	diagnose.Suspended: "idle", diagnose.Scheduled: "ok", diagnose.NeverDue: "warn",
 }
 
-// StagePill is a stage as a pill.
+// StagePill returns the pill of a stage.
 func StagePill(s diagnose.Stage) frame.Pill { return frame.Pill{Kind: stages[s], Text: string(s)} }
 
 // workloadRowOf is the row of a workload that keeps its pods running.
@@ -229,11 +229,11 @@ func workloadRowOf(o state.Object, now time.Time) workloadRow {
 	case diagnose.Incomplete:
 		r.Why = fmt.Sprintf("%d of %d pods are available.", p.Available, p.Wanted)
 	case diagnose.ScalingDown:
-		r.Why = fmt.Sprintf("%d pods are still to go.", p.Extra)
+		r.Why = fmt.Sprintf("%d pods have still to leave.", p.Extra)
 	case diagnose.RollingOut:
 		r.Why = fmt.Sprintf("%d of %d pods are of the newest version.", p.Updated, p.Target)
 		if p.Extra > 0 && p.Updated >= p.Target && p.Available >= p.Wanted {
-			r.Why = fmt.Sprintf("%d old pods are still to go.", p.Extra)
+			r.Why = fmt.Sprintf("%d old pods have still to leave.", p.Extra)
 		}
 	}
 	return r

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// podHelp is the manual's page about the reason in a pod's status.
+// podHelp returns the manual's page about the reason in a pod's status.
 func podHelp(p *corev1.Pod, status string) string {
 	if c := state.PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 		return frame.HelpURL("events", "FailedScheduling")
@@ -30,7 +30,7 @@ type containerRow struct {
 	Detail      string
 	Since       *format.Moment
 	Restarts    int32
-	CPU, Memory string // used now; "": not measured
+	CPU, Memory string // in use now; "": not measured
 	Asks        string // requests and limits
 }
 
@@ -90,7 +90,7 @@ func Pod(a *frame.Request) (frame.Page, error) {
 		d.Why = "Container " + d.Images[0].Container + ": " + d.Images[0].Cause + ", " + d.Images[0].Short
 	}
 	if d.Why == "" && p.DeletionTimestamp != nil {
-		d.Why = "It was asked to leave, and has until " + format.Stamp(p.DeletionTimestamp.Time) + " to stop."
+		d.Why = "It was told to leave, and has until " + format.Stamp(p.DeletionTimestamp.Time) + " to stop."
 	}
 	for _, f := range []frame.Fact{
 		{Name: "Namespace", Value: p.Namespace}, {Name: "Address", Value: p.Status.PodIP},
@@ -176,7 +176,8 @@ func containers(a *frame.Request, specs []corev1.Container, have []corev1.Contai
 	return rows
 }
 
-// waitingKind is the pill of a waiting container: starting is normal, other reasons are trouble.
+// waitingKind returns the pill's kind of a waiting container: starting is normal, any other reason is
+// trouble.
 func waitingKind(reason string) string {
 	if diagnose.IsStarting(reason) {
 		return "idle"
@@ -184,7 +185,7 @@ func waitingKind(reason string) string {
 	return "bad"
 }
 
-// containersOf is what the device says that a pod's containers use, by name.
+// containersOf returns what each container of a pod uses, as the device measured it.
 func containersOf(u wire.Usage, pod types.UID) map[string]corev1.ResourceList {
 	used := map[string]corev1.ResourceList{}
 	for _, p := range u.Pods {

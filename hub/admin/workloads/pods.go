@@ -71,7 +71,7 @@ type PodRow struct {
 	Age            format.Moment
 }
 
-var _ map[PodRow]bool // a row is comparable
+var _ map[PodRow]bool // compiles only if a row is comparable
 
 func (r PodRow) Lasting() any {
 	r.Age = r.Age.Lasting()
@@ -196,7 +196,7 @@ func PodRowOf(a *frame.Request, p *corev1.Pod) PodRow {
 	f := finding.PodFault(a.Snapshot, p, a.Now)
 	r.Why, r.Pill.Kind = finding.PodWhy(a.Snapshot, p, f), finding.PillKind(f)
 	r.Pill.Text = r.Status
-	if f.Cause == diagnose.NodeDark { // the row names the node
+	if f.Cause == diagnose.NodeDark { // the row has the node's name beside it
 		r.Why, r.Pill.Text = "", "Node silent"
 	}
 	if lacks, ok := strings.CutPrefix(r.Status, "OutOf"); ok { // OutOfmemory: the device refused it
@@ -218,7 +218,7 @@ func quietKind(p *corev1.Pod, now time.Time) string {
 	return "idle"
 }
 
-// A podLine is kubectl's columns of a pod.
+// A podLine has a pod's columns as kubectl shows them.
 type podLine struct{ Ready, Status, Restarts string }
 
 func podLineOf(p *corev1.Pod, now time.Time) podLine {

@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// askFacts describe a pod's scheduling rules, without its resources.
+// askFacts describes a pod's scheduling rules, without its resources.
 func askFacts(p *corev1.Pod) (facts []frame.Fact) {
 	add := func(name, value string) {
 		if value != "" {
@@ -61,7 +61,7 @@ func askFacts(p *corev1.Pod) (facts []frame.Fact) {
 	return facts
 }
 
-// affinityWords describe a pod's node affinity and pod affinity, each in a few words.
+// affinityWords describes a pod's node affinity and pod affinity, each in a few words.
 func affinityWords(a *corev1.Affinity) (words []string) {
 	if a == nil {
 		return nil
@@ -106,14 +106,14 @@ func termWords(t corev1.NodeSelectorTerm) string {
 	for _, r := range t.MatchFields {
 		parts = append(parts, "the name "+format.List(r.Values, 5))
 	}
-	return cmp.Or(strings.Join(parts, " and "), "nothing that could hold")
+	return cmp.Or(strings.Join(parts, " and "), "a term that nothing matches")
 }
 
 func podTermWords(t corev1.PodAffinityTerm) string {
 	return fmt.Sprintf("%s, by %s", metav1.FormatLabelSelector(t.LabelSelector), t.TopologyKey)
 }
 
-// tolerationWords say which taints a pod tolerates, and for how long.
+// tolerationWords says which taints a pod tolerates, and for how long.
 func tolerationWords(t *corev1.Toleration) string {
 	text := t.Key
 	switch {
@@ -132,7 +132,7 @@ func tolerationWords(t *corev1.Toleration) string {
 	return text
 }
 
-// asksText is a container's requests and limits.
+// asksText describes a container's requests and limits.
 func asksText(c corev1.Container) string {
 	list := func(of corev1.ResourceList) string {
 		names := make([]string, 0, len(of))
@@ -194,7 +194,7 @@ func volumesOf(a *frame.Request, p *corev1.Pod) (rows []volumeRow) {
 		}
 		if kind != "" {
 			if r.Of = name; a.Get(state.Key{Kind: kind, Namespace: p.Namespace, Name: name}) == nil {
-				r.Of += " (not there)"
+				r.Of += " (missing)"
 			} else if a.May("get", string(kind)) {
 				r.Href = "/yaml" + frame.ObjectURL(kind, p.Namespace, name)
 			}

@@ -22,7 +22,7 @@ func TestWhatAPodAsksForInWords(t *testing.T) {
 		t.Errorf("%v, want\n%v", got, want)
 	}
 	if got := askFacts(admintest.Pod("p", "pi-1", nil)); len(got) > 0 {
-		t.Errorf("who asks for nothing asks for %v", got)
+		t.Errorf("a pod without rules has %v", got)
 	}
 	for text, r := range map[string]corev1.ResourceRequirements{
 		"Requests nothing, and has no limit.":           {},

@@ -10,12 +10,12 @@ import (
 	"flotilla.dev/hub/admin/frame"
 )
 
-// calm is how long a container must run after a crash until its workload counts as well: as long as
-// the incident stays open.
+// calm is how long a container must run after a crash until its workload is shown as healthy. The
+// incident of the crash loop closes after the same time.
 const calm = 10 * time.Minute
 
-// quietened turns a workload amber whose pods run now but crashed repeatedly until recently: a
-// crash loop pauses between crashes.
+// quietened marks a workload whose pods run now but crashed repeatedly until recently. A crash loop
+// pauses between crashes, so it is not over yet.
 func quietened(r workloadRow, pods []*corev1.Pod, now time.Time) workloadRow {
 	if r.Pill.Kind != "ok" {
 		return r

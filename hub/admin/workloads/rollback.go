@@ -65,7 +65,7 @@ func versionsOf(s state.Snapshot, o state.Object) (list []version) {
 			if json.Unmarshal(r.Data.Raw, &patch) == nil {
 				hash := r.Labels[appsv1.ControllerRevisionHashLabelKey]
 				if _, stateful := o.(*appsv1.StatefulSet); stateful {
-					hash = r.Name // its pods have this label
+					hash = r.Name // its pods have this value as a label
 				}
 				list = append(list, version{int(r.Revision), r.Name, r.CreationTimestamp.Time, all[hash], ready[hash],
 					patch.Spec.Template})
@@ -78,7 +78,7 @@ func versionsOf(s state.Snapshot, o state.Object) (list []version) {
 
 func revisionFields(s state.Snapshot, with []state.Object) []frame.Field {
 	f := frame.Field{Name: "revision", Label: "Version", Type: "select",
-		Options: []frame.Option{{Value: "0", Text: "The one before", Chosen: true}}}
+		Options: []frame.Option{{Value: "0", Text: "The version before", Chosen: true}}}
 	if len(with) == 1 {
 		for i, v := range versionsOf(s, with[0]) {
 			if i > 0 {
@@ -91,7 +91,7 @@ func revisionFields(s state.Snapshot, with []state.Object) []frame.Field {
 	return []frame.Field{f, frame.SeenField(with)}
 }
 
-// A goBack is the version to return to, by number; 0 is the one before the version that the user
+// A goBack has the number of the version to return to; 0 is the version before the one that the user
 // saw.
 type goBack struct {
 	to int
@@ -101,7 +101,7 @@ type goBack struct {
 func parseRevision(form url.Values) (any, error) {
 	n, err := strconv.Atoi(form.Get("revision"))
 	if err != nil || n < 0 {
-		return nil, fmt.Errorf("%q is not a version; use its number, or 0 for the one before", form.Get("revision"))
+		return nil, fmt.Errorf("%q is not a version; use its number, or 0 for the version before", form.Get("revision"))
 	}
 	return goBack{n, frame.ParseSeen(form)}, nil
 }
@@ -111,10 +111,10 @@ func rollBack(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo,
 	given := w.Given.(goBack)
 	want := given.to
 	if d, ok := o.(*appsv1.Deployment); ok && d.Spec.Paused {
-		return nil, fmt.Errorf("it is paused: resume it, and roll it back then")
+		return nil, fmt.Errorf("it is paused: resume it first")
 	}
 	if err := given.Changed(o); want == 0 && err != nil {
-		return nil, err // the one before may be the version that somebody has just left
+		return nil, err // otherwise 0 might mean the version that another user has just left
 	}
 	versions := versionsOf(w.Fleet.Snapshot(), o)
 	at := 1

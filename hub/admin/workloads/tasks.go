@@ -66,7 +66,7 @@ func taskRowOf(j *batchv1.Job, now time.Time) taskRow {
 		r.Ended = format.Time(end.LastTransitionTime.Time, now)
 	}
 	if p.Stage == diagnose.BackingOff {
-		r.Why = fmt.Sprintf("%d pods have failed; the next one comes after a while.", j.Status.Failed)
+		r.Why = fmt.Sprintf("%d pods have failed; the next pod starts after a back-off.", j.Status.Failed)
 	}
 	return r
 }

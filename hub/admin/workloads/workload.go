@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// few is how many items of a kind a page shows in a line.
+// few is how many names a line of the page has.
 const few = 12
 
 // maxPods bounds the pods on a workload's page; the list of pods shows all.
@@ -108,7 +108,7 @@ func Workload(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "workload", Title: name, Watch: []string{"workloads"}, Poll: 10, Data: d}, nil
 }
 
-// told leaves out facts without a value.
+// told returns the facts that have a value.
 func told(facts []frame.Fact) []frame.Fact {
 	return slices.DeleteFunc(facts, func(f frame.Fact) bool { return f.Value == "" || f.Value == "<none>" })
 }
@@ -227,15 +227,15 @@ func workloadChain(a *frame.Request, o state.Object, pods []*corev1.Pod) (chain 
 
 // A podReason is why some pods of a workload do not run.
 type podReason struct {
-	diagnose.Finding // of the first pod
+	diagnose.Finding // the finding of the first pod
 	pod              *corev1.Pod
 	why              string
 	count            int
 	sites            map[string]int // pods on nodes that are not ready, by site
 }
 
-// podReasons says why pods do not run, with the number of pods for each reason. Replaced pods come
-// last; pods on nodes that are not ready are counted by site.
+// podReasons says why pods do not run, with the number of pods for each reason. Pods on nodes that are
+// not ready are counted by site; replaced pods come last.
 func podReasons(a *frame.Request, pods []*corev1.Pod) (chain []string) {
 	var all []*podReason
 	known := map[string]*podReason{}

@@ -29,12 +29,12 @@ func TestWhatStandsBehindAWorkloadIsCounted(t *testing.T) {
 	d := m.Snapshot().Deployment("default", "shop")
 	chain := workloadChain(admintest.Ask(m.Snapshot(), admintest.Now, nil), d, podsOf(m.Snapshot(), d))
 	if want := "2 pods: Container web: ImagePullBackOff, no such image"; !slices.Contains(chain, want) {
-		t.Errorf("%q, want %q among them", chain, want)
+		t.Errorf("the reasons are %q, want %q among them", chain, want)
 	}
 }
 
-// Pods on nodes that are not ready are counted by site; replaced pods come last, however many there
-// are.
+// Pods on nodes that are not ready are counted by site. Replaced pods come last, even if they are the
+// most.
 func TestWhyPodsAreMissingIsCountedBySite(t *testing.T) {
 	m := admintest.Work(t)
 	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"})
@@ -56,6 +56,6 @@ func TestWhyPodsAreMissingIsCountedBySite(t *testing.T) {
 	want := []string{"3 pods are on nodes that do not answer (moss: 2, voss: 1).",
 		"4 pods, replaced since: Pod was rejected: OutOfmemory"}
 	if len(chain) < 2 || !slices.Equal(chain[len(chain)-2:], want) {
-		t.Errorf("%q, want %q at its end", chain, want)
+		t.Errorf("the reasons are %q, want them to end with %q", chain, want)
 	}
 }
