@@ -64,7 +64,7 @@ func NodeBootOf(a *frame.Request, name string) *NodeBoot {
 			b.Facts = append(b.Facts, frame.Fact{Name: name, Value: value})
 		}
 	}
-	kept := "what the board had before"
+	kept := "the board's own configuration"
 	if f.Digest != "" {
 		kept = shortDigest(f.Digest)
 		if f.Digest == digest {
