@@ -73,7 +73,7 @@ var rows = []row{
 			of("hub/e2e", "TestKillingTheAgentAtRandomMoments"),
 			of("device/agent", "TestAnAgentKilledAtAnyStepConverges", "TestRealKilledAgent"),
 			of("device/volume", "TestAKilledAgentLeavesNoIncompleteCopy"),
-			of("device/memory", "TestAnAgentKilledAtAnyFileOperationLosesNothing"))},
+			of("device/memory", "TestAnAgentKilledAtAnyFileOperationLosesNoStoredContent"))},
 	{id: "F4", fault: "a reboot of a device while the hub is away",
 		criterion: "the desired state runs within 60 s, from the device's disk",
 		tests: all(
