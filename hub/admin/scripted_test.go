@@ -193,7 +193,7 @@ func TestANightOnTheRealHub(t *testing.T) {
 			{"overview", "/", "site-02 is dark"},
 			{"site", "/sites", "site-02"},
 			{"nodes", "/nodes?site=site-02", "12 nodes found"},
-			{"dark-node", "/nodes/sim-0002", "no heartbeat for"},
+			{"dark-node", "/nodes/sim-0002", "It does not answer"},
 			{"hot-node", "/nodes/sim-0006", "throttles the processor"},
 			{"pod", pod, "exit code 1"},
 			{"pods", "/pods?status=attention", "menu-"},

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -72,5 +73,21 @@ func TestUpdatesMoveNothing(t *testing.T) {
 	k.string(frames)
 	if k.eval("window.shifted < 0.1") {
 		t.Error("a shift by 300 pixels is not measured: the test cannot fail")
+	}
+}
+
+// The script shows the check box for all rows where the page has kept room for it.
+func TestAListDoesNotMoveWhileItLoads(t *testing.T) {
+	t.Parallel()
+	k := newKit(t)
+	k.width(360, false)
+	for _, path := range []string{"/nodes", "/workloads", "/pods", "/sites", "/incidents"} {
+		k.open(path)
+		k.await(`document.documentElement.matches(".is-live, :has(.is-live)")`)
+		k.eval(strings.Replace(shifts, `"layout-shift"`, `"layout-shift", buffered: true`, 1))
+		k.string(frames)
+		if !k.eval("window.shifted <= 0.01") {
+			t.Errorf("%s moves: %s", path, k.string(`window.jumps.join("; ")`))
+		}
 	}
 }
