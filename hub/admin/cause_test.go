@@ -46,3 +46,17 @@ func TestTheListOfWorkloadsNamesTheCause(t *testing.T) {
 		t.Error("the list does not say how many there are")
 	}
 }
+
+// The list says in a few words why pods have no node, without the scheduler's text.
+func TestPodsSayInAFewWordsWhyTheyHaveNoNode(t *testing.T) {
+	_, body := acting(t, admintest.Stuck(t)).ask(t, "viewer", "GET", "/pods", nil)
+	words := wordsOf(body)
+	for _, want := range []string{"Needs gpu=true, 1 node is not ready.", "No node has 64Gi of memory free."} {
+		if !strings.Contains(words, want) {
+			t.Errorf("the list does not say %q: %s", want, words)
+		}
+	}
+	if strings.Contains(words, "nodes are available") {
+		t.Errorf("the list has the scheduler's text: %s", words)
+	}
+}

@@ -109,8 +109,12 @@ func Pods(a *frame.Request) (frame.Page, error) {
 	filter.Set("sort", a.Query("sort"))
 	from, to, pager := frame.PageOf(a, len(found), filter)
 	d.Pager = pager
+	reasons := map[string]string{} // why pods have no node, by owner
 	for _, p := range found[from:to] {
 		r := PodRowOf(a, p)
+		if finding.PodFault(a.Snapshot, p, a.Now).Cause == diagnose.CannotBePlaced && finding.WaitsForNode(p) {
+			r.Why = unplacedWhy(a, p, r, reasons)
+		}
 		r.Pick = a.Pick(p)
 		d.Rows = append(d.Rows, r)
 	}
@@ -118,6 +122,23 @@ func Pods(a *frame.Request) (frame.Page, error) {
 		d.Sort = append([]frame.Column{{All: true}}, d.Sort...)
 	}
 	return frame.Page{Template: "pods", Title: "Pods", Watch: []string{"pods", "nodes"}, Data: d}, nil
+}
+
+// unplacedWhy says in a few words why a pod has no node. Pods of one owner have one reason; of too many
+// owners the scheduler's text is shown, because each explanation checks every node.
+func unplacedWhy(a *frame.Request, p *corev1.Pod, r PodRow, known map[string]string) string {
+	key := p.Namespace + "/" + cmp.Or(r.Owner, p.Name)
+	if known[key] == "" {
+		if len(known) == finding.MostExplained {
+			return r.Why
+		}
+		why := finding.ShortReason(a.Snapshot, p, a.Now)
+		if why == finding.SoonPlaced {
+			return r.Why // the scheduler has not seen the change yet
+		}
+		known[key] = format.Capital(why) + "."
+	}
+	return known[key]
 }
 
 // findPods returns the pods under the query's filter, in its order.
