@@ -47,6 +47,20 @@ func TestTheListOfWorkloadsNamesTheCause(t *testing.T) {
 	}
 }
 
+// The list of workloads counts the pods without one, and links them.
+func TestPodsWithoutAWorkloadAreCounted(t *testing.T) {
+	m := admintest.Stuck(t) // it has the pod big without an owner
+	srv := acting(t, m)
+	_, body := srv.ask(t, "viewer", "GET", "/workloads", nil)
+	if !strings.Contains(body, `<a href="/pods?q=-owner%3A*">1 pod without a workload</a>`) {
+		t.Errorf("the list does not count it: %s", wordsOf(body))
+	}
+	_, body = srv.ask(t, "viewer", "GET", "/pods?q=-owner%3A*", nil)
+	if words := wordsOf(body); !strings.Contains(words, " big Running") || strings.Contains(words, "vision") {
+		t.Errorf("the link leads to %s", words)
+	}
+}
+
 // The list says in a few words why pods have no node, without the scheduler's text.
 func TestPodsSayInAFewWordsWhyTheyHaveNoNode(t *testing.T) {
 	_, body := acting(t, admintest.Stuck(t)).ask(t, "viewer", "GET", "/pods", nil)

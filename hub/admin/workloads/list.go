@@ -72,6 +72,7 @@ type workloadsData struct {
 	Picks                *frame.PickBar
 	Pager                frame.Pager
 	Empty                bool
+	Bare                 int // pods without a workload; 0 under a search
 	PasteHref            string
 }
 
@@ -112,6 +113,13 @@ func List(a *frame.Request) (frame.Page, error) {
 		}
 		if len(s.Rows)+len(s.CronJobs)+len(s.Jobs) > 0 {
 			d.Sections = append(d.Sections, s)
+		}
+	}
+	if text == "" && status == "" {
+		for p := range a.Pods(namespace) {
+			if metav1.GetControllerOfNoCopy(p) == nil {
+				d.Bare++
+			}
 		}
 	}
 	return frame.Page{Template: "workloads", Title: "Workloads", Watch: []string{"workloads"}, Poll: 10, Data: d}, nil
