@@ -97,7 +97,7 @@ var rolloutViews = []struct {
 	{"rollout-waiting", "/rollouts/cgroup-waiting", []string{"The next window opens on site oslo in", "Left"}},
 	{"rollout-start", "/rollouts/_new", []string{"Roll out a boot configuration", "Leave it paused"}},
 	{"rollout-yaml", "/rollouts/_new?name=cgroup&profile=raspberrypi-4&site=oslo&canary=pi-1&from=01:00&to=04:30&batch=5&unavailable=1&paused=yes&condition=MemoryLimits", []string{"As YAML", "Check"}},
-	{"rollout-undo", "/actions/firmwarerollouts/undo?item=%2Fcgroup-going", []string{"which reboot into what they had before: 2."}},
+	{"rollout-undo", "/actions/firmwarerollouts/undo?item=%2Fcgroup-going", []string{"2 nodes kept it or try it now; they reboot into what they had before."}},
 	{"rollout-node", "/nodes/pi-2", []string{"Boot configuration", "RolledBack", "it may be tried again when the rollout's retry is raised", "it is not tried again automatically"}},
 	{"rollout-incident", "/", []string{"Rollout cgroup-stopped of a boot configuration has stopped"}},
 }
