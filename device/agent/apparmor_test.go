@@ -74,7 +74,7 @@ func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 			a := &Agent{c: Config{AppArmor: folder, SysDir: sys}}
 			got, err := a.appArmor(plan.Facts{AppArmor: !c.off}, &p, &p.Spec.Containers[0])
 			if got != c.want || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
-				t.Errorf("got %q, %v; want %q, %s", got, err, c.want, c.err)
+				t.Errorf("the profile is %q, error %v; want %q, error %q", got, err, c.want, c.err)
 			}
 		})
 	}

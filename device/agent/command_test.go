@@ -97,7 +97,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// name is the engine's name of a pod's container.
+// name returns the name that the engine gives to a pod's only container.
 func (d *device) name(pod string) string {
 	list, err := d.fake.Containers(context.Background(), plan.LabelPodName+"="+pod)
 	if err != nil || len(list) != 1 {

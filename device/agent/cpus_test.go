@@ -63,7 +63,7 @@ func (d *device) wantCPUs(want map[string]string) {
 	}
 	for pod, cpus := range want {
 		if got[pod] != cpus {
-			d.t.Fatalf("the processors are %v, want %v", got, want)
+			d.t.Fatalf("the CPUs are %v, want %v", got, want)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestStaticCPUManagerGivesGuaranteedPodsExclusiveCPUs(t *testing.T) {
 		d.desire(2, shared, half, whole)
 		time.Sleep(30 * time.Second)
 		d.wantCPUs(map[string]string{"shared": "0,3", "half": "0,3", "whole": "1,2"})
-		// without a restart of the others
+		// the other containers are not restarted
 		d.wantContainers("half/c0#0 running", "shared/c0#0 running", "whole/c0#0 running")
 		d.fake.Exit(plan.NameOf("c0", "whole", "default", "uid-whole", "0"), 1)
 		time.Sleep(time.Minute)

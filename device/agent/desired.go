@@ -72,7 +72,7 @@ func (a *Agent) judgeDesired() {
 	l := &a.loop
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]
-		if plan.IsFinal(pod.Status.Phase) { // the agent's own note of the pod may be lost
+		if plan.IsFinal(pod.Status.Phase) { // the agent's own record of the pod's end may be lost
 			if r := l.o.RecordOf(pod.UID); r.Final == nil && r.Verdict == nil {
 				r.Final = pod.Status.DeepCopy()
 			}

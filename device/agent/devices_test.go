@@ -122,7 +122,7 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 		}
 		for _, want := range []string{"DeviceUnplugged", "DevicePlugged"} {
 			if !slices.Contains(d.reasons(), want) {
-				t.Errorf("no event %s: %q", want, d.reasons())
+				t.Errorf("no event %s, only %q", want, d.reasons())
 			}
 		}
 	})
@@ -165,7 +165,7 @@ func TestAContainerWaitsForItsDevice(t *testing.T) {
 		}
 		plug(chip("0"))
 		d.wantDevices("first", "/dev/gpiochip0")
-		plug() // the last change comes from a running container
+		plug() // unplug the device of the running container
 		st, _ = d.pod("first")
 		if c := condition(st, fleet.ConditionDevicesPresent); c.Status != corev1.ConditionFalse {
 			t.Errorf("with an unplugged device the pod has %+v", c)
@@ -179,14 +179,14 @@ func TestAContainersEnvironmentNamesItsDevices(t *testing.T) {
 	env, _, err := podspec.Sources{Pod: &corev1.Pod{}, Devices: devices}.Environment(&corev1.Container{})
 	if err != nil || !slices.Equal(env, []string{"FLOTILLA_GPIOCHIP=/dev/gpiochip0,/dev/gpiochip1",
 		"FLOTILLA_CAN0=can0", "FLOTILLA_USB_0BDA_2838=/dev/bus/usb/001/004"}) {
-		t.Errorf("%q %v", env, err)
+		t.Errorf("the environment is %q, error %v", env, err)
 	}
 	spec := engine.Spec{Labels: map[string]string{}, Groups: []string{"7"}}
 	if err := addDevices(&spec, devices[:2], func(d hardware.Device) (hardware.Device, []hardware.Node, error) {
 		return d, []hardware.Node{{Path: d.Nodes[0], Host: "/root" + d.Nodes[0], Group: 7}}, nil
 	}); err != nil || len(spec.Devices) != 2 || spec.Devices[1] != (engine.Device{Host: "/root/dev/gpiochip1",
 		Path: "/dev/gpiochip1"}) || len(spec.Groups) != 1 {
-		t.Errorf("%+v %v", spec, err)
+		t.Errorf("the spec is %+v, error %v; want two devices and one group", spec, err)
 	}
 	moved := func(d hardware.Device) (hardware.Device, []hardware.Node, error) {
 		d.Nodes = []string{"/dev/else"}
@@ -199,6 +199,6 @@ func TestAContainersEnvironmentNamesItsDevices(t *testing.T) {
 		Devices: devices[:1]}.Environment(&corev1.Container{Env: []corev1.EnvVar{{Name: "PORT",
 		Value: "$(FLOTILLA_GPIOCHIP)"}}})
 	if err != nil || !slices.Contains(env, "PORT=/dev/gpiochip0") {
-		t.Errorf("%q %v", env, err)
+		t.Errorf("the environment is %q, error %v", env, err)
 	}
 }

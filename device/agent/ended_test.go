@@ -59,7 +59,7 @@ func TestAPodKeepsItsAddressWhenItHasEnded(t *testing.T) {
 		time.Sleep(30 * time.Second) // the container waits for its second restart
 		for name, phase := range map[string]corev1.PodPhase{"one": corev1.PodSucceeded, "two": corev1.PodFailed} {
 			if st := d.wantPhase(name, phase, ""); st.PodIP != was[name] || st.PodIP == "" || len(st.PodIPs) != 1 {
-				t.Errorf("%s had %q and has %q", name, was[name], st.PodIP)
+				t.Errorf("%s ran with the address %q and ended with %q", name, was[name], st.PodIP)
 			}
 		}
 		if st := d.wantPhase("again", corev1.PodRunning, ""); st.PodIP == "" {

@@ -96,7 +96,8 @@ func TestAnEngineThatTakesLongForManyContainersIsNotDown(t *testing.T) {
 	})
 }
 
-// wantIdleLoop limits in how many tenths of a second, of five minutes, the loop runs a cycle.
+// wantIdleLoop counts, over five minutes, the tenths of a second in which the loop runs a cycle,
+// and limits their number.
 func (d *device) wantIdleLoop(most int) {
 	d.t.Helper()
 	turns, last := 0, time.Time{}
@@ -107,7 +108,7 @@ func (d *device) wantIdleLoop(most int) {
 		}
 	}
 	if turns > most {
-		d.t.Errorf("the loop ran in %d of 3000 tenths of a second without any change", turns)
+		d.t.Errorf("the loop ran in %d of 3000 tenths of a second without any change, want at most %d", turns, most)
 	}
 }
 

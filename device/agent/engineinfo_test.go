@@ -31,7 +31,8 @@ func TestANodeReportsTheStoredEngineUntilTheEngineResponds(t *testing.T) {
 		before := d.agent.Status().Status
 		if n := before.NodeInfo; n.Architecture != "riscv64" || n.ContainerRuntimeVersion != "docker://29.1.0" ||
 			len(before.RuntimeHandlers) != 3 {
-			t.Fatalf("the node reports %s, %s, %v", n.Architecture, n.ContainerRuntimeVersion, before.RuntimeHandlers)
+			t.Fatalf("the node reports the engine's values %s, %s, %v", n.Architecture, n.ContainerRuntimeVersion,
+				before.RuntimeHandlers)
 		}
 		d.end()
 		d.fake.SetDown(true)

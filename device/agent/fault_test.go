@@ -165,7 +165,7 @@ func TestAHangingStartIsReported(t *testing.T) {
 			t.Errorf("the container waits with %+v", w)
 		}
 		if !slices.Contains(d.reasons(), "Failed") {
-			t.Errorf("the events are %q", d.reasons())
+			t.Errorf("the events are %q, want Failed", d.reasons())
 		}
 		d.end()
 		d.engine = d.fake // the server responds again

@@ -41,7 +41,7 @@ var faults = map[string]func(path string) error{
 func TestPodsSurviveADamagedFile(t *testing.T) {
 	for _, c := range []struct {
 		file     string
-		runs     []string // after the reboot, of the pods "first", "second" (stored later) and "job" (ended)
+		runs     []string // running after the reboot; "second" was stored last, and "job" had ended
 		reported bool
 	}{
 		{"desired.0.state", []string{"first", "second"}, true},
@@ -122,7 +122,7 @@ func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 		name         string
 		spoil, mend  func(dir string) error
 		stored       bool
-		runs         []string // after a desired state with "second"
+		runs         []string // pods that run after a desired state with "second"
 		saysOfDesire string
 	}{
 		{"read-only", remount(unix.MS_RDONLY), remount(0), false, []string{"first"}, "read-only file system"},
@@ -156,7 +156,8 @@ func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 				}
 				if cond := d.stateStored(); (cond.Status == corev1.ConditionTrue) != c.stored ||
 					!strings.Contains(cond.Message, c.saysOfDesire) {
-					t.Errorf("StateStored is %s: %s", cond.Status, cond.Message)
+					t.Errorf("StateStored is %s: %s, want it True: %v, with %q", cond.Status, cond.Message, c.stored,
+						c.saysOfDesire)
 				}
 				d.end()
 				if err := c.mend(d.dir); err != nil {
@@ -283,7 +284,7 @@ func TestWithoutADesiredStateEndedContainersAreStarted(t *testing.T) {
 			"pair/c0#0 running", "pair/c1#0 running", "pair/init#0 exited")
 		if c := d.stateStored(); c.Status != corev1.ConditionFalse ||
 			!strings.Contains(c.Message, "waits for the hub") {
-			t.Errorf("StateStored is %s: %s", c.Status, c.Message)
+			t.Errorf("StateStored is %s: %s, want False and that the device waits", c.Status, c.Message)
 		}
 		d.fake.Record()
 		time.Sleep(time.Hour)

@@ -125,7 +125,7 @@ func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 		err := a.hook(ctx, j, h)
 		switch {
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			err = fmt.Errorf("it has not ended within the grace of %s", s.Grace)
+			err = fmt.Errorf("it has not ended within the grace period of %s", s.Grace)
 		case ctx.Err() != nil: // the agent stops, or another stop with a shorter grace period takes over the hook
 			err = nil
 		}

@@ -43,7 +43,7 @@ func (y *commandLog) want(t *testing.T, want ...string) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if !slices.Equal(y.lines, want) {
-		t.Errorf("\n%s\nwant\n%s", strings.Join(y.lines, "\n"), strings.Join(want, "\n"))
+		t.Errorf("the commands are:\n%s\nwant:\n%s", strings.Join(y.lines, "\n"), strings.Join(want, "\n"))
 	}
 	y.lines = nil
 }
@@ -232,14 +232,14 @@ func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		st, _ := d.pod("app")
 		if s := st.ContainerStatuses[0]; s.RestartCount != 1 || s.Ready {
-			t.Errorf("restarted %d times, ready %v", s.RestartCount, s.Ready)
+			t.Errorf("restarted %d times, ready %v; want once, not ready", s.RestartCount, s.Ready)
 		} else if w := s.State.Waiting; w == nil || w.Reason != "CrashLoopBackOff" ||
 			!strings.Contains(w.Message, "PostStartHook failed: command exited with 3") {
 			t.Errorf("the container's status is %+v", s.State)
 		}
 		y.want(t, "0s start c0/0", "0s hook in c0", "2s bye in c0", "3s start c0/0", "3s hook in c0", "5s bye in c0")
 		if r := d.reasons(); !slices.Contains(r, "FailedPostStartHook") || !slices.Contains(r, "Killing") {
-			t.Errorf("events %q", r)
+			t.Errorf("the events are %q, want FailedPostStartHook and Killing", r)
 		}
 	})
 }
@@ -286,7 +286,7 @@ func TestAnHTTPHookSendsItsRequestToThePod(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		st := d.wantPhase("app", corev1.PodRunning, "")
 		if slices.Contains(d.reasons(), "FailedPostStartHook") {
-			t.Errorf("events %q", d.reasons())
+			t.Errorf("the hook has failed: events %q", d.reasons())
 		}
 		d.desire(2, deletedPod(p, 30))
 		time.Sleep(5 * time.Second)
@@ -296,7 +296,7 @@ func TestAnHTTPHookSendsItsRequestToThePod(t *testing.T) {
 			t.Errorf("the hook sent the requests %q, want them at the address %s", requests, at)
 		}
 		if !slices.Contains(d.reasons(), "FailedPreStopHook") {
-			t.Errorf("events %q", d.reasons())
+			t.Errorf("the events are %q, want FailedPreStopHook", d.reasons())
 		}
 	})
 }

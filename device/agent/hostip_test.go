@@ -22,7 +22,8 @@ func TestAContainerWaitsForTheDevicesAddress(t *testing.T) {
 	for name, c := range map[string]struct {
 		env         corev1.EnvVar
 		hostNetwork bool
-		// times: network up before the agent's start, address after the start, container running
+		// time from the boot to the agent's start; times from that start to the address and to the
+		// check
 		booted, appears, ran time.Duration
 		env0                 string
 	}{
@@ -91,11 +92,11 @@ func TestADualStackDeviceReportsBothAddresses(t *testing.T) {
 		for name, podIPs := range map[string]int{"own": 1, "host": 2} {
 			st := d.wantPhase(name, corev1.PodRunning, "")
 			if st.HostIP != "192.0.2.7" || len(st.HostIPs) != 2 || len(st.PodIPs) != podIPs {
-				t.Errorf("%s: host %q %v, pod %v", name, st.HostIP, st.HostIPs, st.PodIPs)
+				t.Errorf("pod %s has the hostIP %q, the hostIPs %v and the podIPs %v", name, st.HostIP, st.HostIPs, st.PodIPs)
 			}
 			if !slices.Contains(envs[name], "hostIP=192.0.2.7") ||
 				!slices.Contains(envs[name], "hostIPs=192.0.2.7,2001:db8::7") {
-				t.Errorf("%s gets %q", name, envs[name])
+				t.Errorf("the environment of %s is %q, want both hostIPs", name, envs[name])
 			}
 		}
 	})

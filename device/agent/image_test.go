@@ -43,7 +43,7 @@ func (n *fakeRegistry) verify(_ context.Context, image string, keys []policy.Key
 	return signature.Verified{Image: "registry.example.org/" + name + "@" + n.digest, Digest: n.digest, Key: n.key}, nil
 }
 
-// set changes its response.
+// set changes the registry's response.
 func (n *fakeRegistry) set(change func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -124,7 +124,7 @@ func TestSignedImages(t *testing.T) {
 			d.desire(1, pod)
 			time.Sleep(20 * time.Second)
 			if got := images(d); !slices.Equal(got, []string{first + " running"}) {
-				t.Errorf("images %q", got)
+				t.Errorf("the containers run %q, want only the image %s", got, first)
 			}
 		}},
 		{"an unsigned image waits, and runs once it is signed", func(t *testing.T) {
@@ -136,15 +136,15 @@ func TestSignedImages(t *testing.T) {
 			time.Sleep(15 * time.Second)
 			if m := waiting(t, d, "SignatureValidationFailed"); !strings.Contains(m,
 				"registry.example.org/web:1: signature validation failed: it is not signed") {
-				t.Errorf("message %q", m)
+				t.Errorf("the pod's message is %q", m)
 			}
 			if got := images(d); len(got) != 0 || !slices.Contains(d.reasons(), "Failed") {
-				t.Errorf("images %q, events %q", got, d.reasons())
+				t.Errorf("containers run %q, events %q; want none, and Failed", got, d.reasons())
 			}
 			n.set(func() { n.err = nil })
 			time.Sleep(6 * time.Minute)
 			if got := images(d); !slices.Equal(got, []string{first + " running"}) {
-				t.Errorf("images %q", got)
+				t.Errorf("the containers run %q, want only the image %s", got, first)
 			}
 		}},
 		{"without network a verified image starts again after a restart of the agent and a power cut", func(t *testing.T) {
@@ -163,10 +163,10 @@ func TestSignedImages(t *testing.T) {
 				d.start()
 				time.Sleep(time.Minute)
 				if got := images(d); !slices.Contains(got, first+" running") {
-					t.Errorf("%s: images %q", pull, got)
+					t.Errorf("%s: the containers run %q, want the image %s", pull, got, first)
 				}
 				if used := slices.Contains(d.reasons(), "PullFailedUsingPresent"); used != (pull == corev1.PullAlways) {
-					t.Errorf("%s: events %q", pull, d.reasons())
+					t.Errorf("%s: events %q; want PullFailedUsingPresent only with Always", pull, d.reasons())
 				}
 				d.end()
 			}
@@ -181,7 +181,7 @@ func TestSignedImages(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			if m := waiting(t, d, "ErrImagePull"); !strings.Contains(m,
 				"its signature cannot be checked: dial tcp: no route to host") {
-				t.Errorf("message %q", m)
+				t.Errorf("the pod's message is %q", m)
 			}
 		}},
 		{"a tag that moves to a signed image is pulled with Always but not with IfNotPresent", func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestSignedImages(t *testing.T) {
 				d.fake.Exit(d.newest(t, "web"), 1)
 				time.Sleep(time.Minute)
 				if got := images(d); !slices.Contains(got, want+" running") {
-					t.Errorf("%s: images %q, want %s", pull, got, want)
+					t.Errorf("%s: the containers run %q, want the image %s", pull, got, want)
 				}
 				d.end()
 			}
@@ -223,7 +223,7 @@ func TestSignedImages(t *testing.T) {
 				d.start()
 				time.Sleep(15 * time.Second)
 				if got := images(d); slices.Contains(got, first+" running") {
-					t.Errorf("%v: images %q", err, got)
+					t.Errorf("registry error %v: a container runs an image of a removed key: %q", err, got)
 				}
 				d.end()
 			}
@@ -245,7 +245,7 @@ func TestSignedImages(t *testing.T) {
 	}
 }
 
-// newest is the engine's name of a pod's newest container.
+// newest returns the name that the engine gives to a pod's newest container.
 func (d *device) newest(t *testing.T, pod string) string {
 	t.Helper()
 	list, err := d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1")
@@ -305,7 +305,7 @@ func TestAPullTriesTheNextCredentials(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		d.wantPhase("web", corev1.PodRunning, "")
 		if slices.Contains(d.reasons(), "Failed") {
-			t.Errorf("events %q", d.reasons())
+			t.Errorf("the pull fails: events %q", d.reasons())
 		}
 	})
 }
@@ -359,7 +359,7 @@ func TestAnInvalidImageNameIsNotSentToTheEngine(t *testing.T) {
 			time.Sleep(time.Minute)
 			st, _ := d.pod("web")
 			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "InvalidImageName" {
-				t.Errorf("%q: %+v", image, st.ContainerStatuses[0].State)
+				t.Errorf("image %q: the container's state is %+v", image, st.ContainerStatuses[0].State)
 			}
 		})
 	}

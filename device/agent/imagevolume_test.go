@@ -60,17 +60,17 @@ func TestAnImageVolumeIsPulledCopiedOnceAndRemovedWithItsLastPod(t *testing.T) {
 		d.wantPhase("b", corev1.PodRunning, "")
 		names := d.copies()
 		if len(names) != 1 {
-			t.Fatalf("the image copies are %q", names)
+			t.Fatalf("the image copies are %q, want one", names)
 		}
 		copied := filepath.Join(d.config.VolumesDir, "images", names[0])
 		if got, err := os.ReadFile(filepath.Join(copied, "latest", "weights")); err != nil || len(got) != 5000 {
 			t.Errorf("the copied file has %d bytes: %v", len(got), err)
 		}
 		if n := strings.Count(strings.Join(d.fake.Calls(), ";"), "ImageTree"); n != 1 {
-			t.Errorf("the image was read %d times", n)
+			t.Errorf("the image was read %d times, want once", n)
 		}
 		if r := d.reasons(); !slices.Contains(r, "Pulling") {
-			t.Errorf("events %q", r)
+			t.Errorf("the events are %q, want Pulling", r)
 		}
 		list, err := d.fake.Containers(t.Context(), volume.LabelImageOf)
 		if err != nil || len(list) != 0 {
@@ -121,11 +121,11 @@ func TestACopyIsRemovedWithItsLastContainer(t *testing.T) {
 		d.desire(1, imagePod("a", always), imagePod("b", always))
 		time.Sleep(5 * time.Second)
 		if got := d.copies(); len(got) != 1 {
-			t.Fatalf("the image copies are %q", got)
+			t.Fatalf("the image copies are %q, want one", got)
 		}
 		restart("a", 1, "a")
 		move("b")
-		restart("a", 2, "a") // container b uses it
+		restart("a", 2, "a") // container b uses the copy of image a
 		move("c")
 		restart("a", 2, "c")
 		restart("b", 1, "c")

@@ -220,7 +220,8 @@ func TestPodsThatEndStayEnded(t *testing.T) {
 					t.Errorf("terminated %v, want reason %s", term, c.reason)
 				}
 				d.wantContainers("job/c0#0 exited")
-				// also after the container was removed and the agent restarted
+				// The end is still reported after the container was removed and the agent
+				// restarted.
 				d.end()
 				d.fake.Lose("flotilla_c0_job_default_uid-job_0")
 				d.start()
@@ -348,7 +349,7 @@ func TestLabelsOfAnImageDoNotMakeAContainerOneOfTheAgents(t *testing.T) {
 		time.Sleep(time.Second)
 		list, err := d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1")
 		if err != nil || len(list) != 1 {
-			t.Fatalf("%v, %v", list, err)
+			t.Fatalf("the containers are %v, error %v; want one", list, err)
 		}
 		for i, uid := range []string{list[0].Labels[plan.LabelPodUID], "another"} {
 			l := maps.Clone(list[0].Labels)
@@ -371,7 +372,7 @@ func TestLabelsOfAnImageDoNotMakeAContainerOneOfTheAgents(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		if list, err = d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1"); err != nil || len(list) != 2 ||
 			list[0].State != engine.Running || list[1].State != engine.Running {
-			t.Errorf("%v containers of others are left (%v); the agent called %q", list, err, d.fake.Calls())
+			t.Errorf("the containers are %v (%v), want the two of other clients; the agent called %q", list, err, d.fake.Calls())
 		}
 	})
 }

@@ -26,7 +26,7 @@ func (d *device) offerMessageApp(t *testing.T) {
 		for _, m := range s.Mounts {
 			if m.Target == s.Args[1] {
 				if info, err := os.Stat(m.Source); err != nil || info.Mode().Perm() != 0o666 || info.Size() != 0 {
-					t.Errorf("the file is %v, %v", info, err)
+					t.Errorf("the message file is %v, error %v; want it empty and writable for all", info, err)
 				}
 				if err := os.WriteFile(m.Source, []byte(s.Args[0]), 0o600); err != nil {
 					t.Error(err)
@@ -109,7 +109,7 @@ func TestACrashLoopLeavesTwoMessages(t *testing.T) {
 		st, _ := d.pod("app")
 		if s := st.ContainerStatuses[0]; s.RestartCount < 3 || s.LastTerminationState.Terminated == nil ||
 			s.LastTerminationState.Terminated.Message != "bye" {
-			t.Errorf("%+v", s)
+			t.Errorf("the container's status is %+v, want 3 restarts and the message bye", s)
 		}
 		if files, err := filepath.Glob(filepath.Join(d.dir, volume.PodsDir, "uid-app", ".message-*")); err != nil ||
 			len(files) != 2 {
@@ -137,7 +137,7 @@ func TestALinkInPlaceOfTheMessageFileIsNotFollowed(t *testing.T) {
 	if message := d.readMessage(at, 0); message != "" {
 		t.Errorf("the message is %q, want none", message)
 	}
-	// a new file replaces it
+	// a new file replaces the link
 	if _, err := d.makeMessageFile(plan.Step{Place: at, Spec: &corev1.Container{}}); err != nil {
 		t.Error(err)
 	}

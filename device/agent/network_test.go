@@ -71,13 +71,13 @@ func TestPodsGetTheAddressesOfTheirNode(t *testing.T) {
 		d.fake.Record()
 		d.desireBlock(1, "10.64.3.0/24", makePod("one", "wait"), makePod("two", "wait", "wait"), host)
 		d.wantAddress("one", "10.64.3.0/24")
-		d.wantAddress("two", "10.64.3.0/24") // the address of its sandbox
+		d.wantAddress("two", "10.64.3.0/24") // the pod's sandbox has the address
 		if st, ok := d.pod("host"); !ok || st.PodIP != "192.0.2.7" {
-			t.Errorf("the pod on the device's network has the address %q", st.PodIP)
+			t.Errorf("the pod on the device's network has the address %q, want the device's", st.PodIP)
 		}
 		d.wantNetwork(corev1.ConditionFalse, "containers use the addresses 10.64.3.0/24")
 		if got := d.networks(); !slices.Equal(got, []string{"EnsureNetwork flotilla-pi-1 10.64.3.0/24"}) {
-			t.Errorf("networks: %v", got)
+			t.Errorf("the calls about networks are %v", got)
 		}
 	})
 }
@@ -287,7 +287,7 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 		store(3, block.String())
 		d.await("the network is gone", func() bool {
 			probe := Network(d.node, "another", block.String())
-			return d.eng.RemoveNetwork(t.Context(), probe) == nil // an existing network of this name is not the agent's
+			return d.eng.RemoveNetwork(t.Context(), probe) == nil // fails, because of the other id, while the network exists
 		})
 
 		// The device's own network has priority.

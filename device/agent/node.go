@@ -308,8 +308,8 @@ type vitalSample struct {
 	stats hardware.Stats
 }
 
-// vitalsOf returns the vitals at the time of now. Processor values cover the time since before.
-// Unknown readings are absent.
+// vitalsOf returns the vitals of the sample now. Processor values cover the time between the two
+// samples. Unknown readings are absent.
 func vitalsOf(before, now vitalSample, r *hardware.Report) *wire.Vitals {
 	var v wire.Vitals
 	figure := func(f float64) *float64 {

@@ -60,7 +60,7 @@ func TestTransitionTimesStayWhileTheStatusIsUnchanged(t *testing.T) {
 	keepTimes(old, next, time.Unix(9, 0))
 	for i, want := range []int64{5, 9, 9} {
 		if got := next[i].LastTransitionTime.Unix(); got != want {
-			t.Errorf("%s changed at %d, want %d", next[i].Type, got, want)
+			t.Errorf("condition %s changed at second %d, want %d", next[i].Type, got, want)
 		}
 	}
 }

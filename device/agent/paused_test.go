@@ -69,7 +69,7 @@ func TestAPausedContainerFailsItsLivenessProbe(t *testing.T) {
 			c.State = engine.Paused
 			for _, err := range []error{nil, unmade, unmade} {
 				if message := c.Probed(s, err, time.Now()); !strings.Contains(message, "paused") {
-					t.Errorf("message %q", message)
+					t.Errorf("the message %q does not say that the container is paused", message)
 				}
 			}
 			if c.KillReason == "" {
@@ -98,7 +98,7 @@ func TestACommandInAPausedContainerSaysThatItIsPaused(t *testing.T) {
 		for _, name := range []string{"c0", request.AnyContainer} {
 			if _, _, err := d.agent.running(t.Context(), "uid-web", name); err == nil ||
 				!strings.Contains(err.Error(), "paused") {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("container %q: the error %v does not say that it is paused", name, err)
 			}
 		}
 	})

@@ -48,7 +48,7 @@ func TestAPreStopHookRunsWithinTheGracePeriod(t *testing.T) {
 					t.Error("the pod is still reported")
 				}
 				if got := slices.Contains(d.reasons(), "FailedPreStopHook"); got != c.failed {
-					t.Errorf("events %q", d.reasons())
+					t.Errorf("events %q; FailedPreStopHook wanted: %v", d.reasons(), c.failed)
 				}
 			})
 		})

@@ -159,7 +159,7 @@ func TestAnUnavailableEngineFailsNoProbe(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				st := d.wantPhase("app", corev1.PodRunning, "")
 				if s := st.ContainerStatuses[0]; s.RestartCount != 0 || !s.Ready || d.podChanges() != changes {
-					t.Errorf("restarted %d times, ready %v, announced %d times, events %q", s.RestartCount, s.Ready,
+					t.Errorf("restarted %d times, ready %v, announced %d times; want 0, ready, 0; events %q", s.RestartCount, s.Ready,
 						d.podChanges()-changes, d.reasons())
 				}
 				if n := asked.Load() - before; n < 20 || n > 42 {

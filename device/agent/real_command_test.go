@@ -129,7 +129,7 @@ func TestRealEngineServesRequests(t *testing.T) {
 		end := ends(t, a)
 		u, err := wire.ParseUsage([]byte(a.Stdout()))
 		if err != nil || end.Error != "" || len(u.Pods) != 1 || len(u.Pods[0].Containers) != 3 {
-			t.Fatalf("usage is %+v, %v; %+v", u, err, end)
+			t.Fatalf("the usage is %+v, error %v, last reply %+v; want one pod with three containers", u, err, end)
 		}
 		for _, c := range u.Pods[0].Containers {
 			if m := c.Usage.Memory().Value(); m < 100<<10 || m > 64<<20 {

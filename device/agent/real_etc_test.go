@@ -29,7 +29,7 @@ func TestAPodWithItsOwnHostsFileHasASandbox(t *testing.T) {
 		want bool
 	}{{plain, false}, {aliased, true}, {domain, true}, {device, false}} {
 		if podspec.NeedsSandbox(&c.pod) != c.want {
-			t.Errorf("%+v: want %v", c.pod.Spec, c.want)
+			t.Errorf("the need for a sandbox of %+v is not %v", c.pod.Spec, c.want)
 		}
 	}
 }

@@ -41,16 +41,16 @@ func TestRealEngineSharesProcesses(t *testing.T) {
 			out := probe.Limited{Max: 200}
 			if code, err := d.eng.Exec(t.Context(), id, []string{"/tool", "cat", "/proc/1/cmdline"},
 				engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
-				t.Errorf("%d %v %s", code, err, out.Bytes)
+				t.Errorf("read the command line: exit code %d, error %v: %s", code, err, out.Bytes)
 			}
 			return string(out.Bytes)
 		}
 		for _, c := range []string{"c0", "c1"} {
 			if got := first(ids["share/"+c]); !strings.Contains(got, pause.Target) {
-				t.Errorf("process 1 of share/%s is %q", c, got)
+				t.Errorf("process 1 of share/%s is %q, want the sandbox's", c, got)
 			}
 			if got := first(ids["alone/"+c]); strings.Contains(got, pause.Target) {
-				t.Errorf("process 1 of alone/%s is %q", c, got)
+				t.Errorf("process 1 of alone/%s is %q, want its own", c, got)
 			}
 		}
 		if err := d.eng.Stop(t.Context(), ids["share/c0"], 0); err != nil {

@@ -27,10 +27,10 @@ func TestRealEngineStopsPodsBeforeTheDeviceGoesDown(t *testing.T) {
 		d.await("the pods run", func() bool { return ready(d.pod("one")) && ready(d.pod("two")) })
 		d.agent.StopPods(t.Context(), 2*time.Minute, time.Minute)
 		if i := slices.IndexFunc(d.list(), func(c engine.Container) bool { return c.State != engine.Exited }); i >= 0 {
-			t.Errorf("%s is %s", d.list()[i].Name, d.list()[i].State)
+			t.Errorf("container %s is %s, want exited", d.list()[i].Name, d.list()[i].State)
 		}
 		if st := d.pod("two"); st.Reason != "Terminated" || ready(st) {
-			t.Errorf("the pod's status is %s, %+v", st.Reason, st.Conditions)
+			t.Errorf("the pod is %s with %+v, want Terminated and not ready", st.Reason, st.Conditions)
 		}
 		d.end()
 		d.start()

@@ -40,7 +40,7 @@ func TestRealEngineEvictsPodsOverTheirStorageLimit(t *testing.T) {
 					st.Phase == corev1.PodFailed
 			})
 			if st := d.pod(name); st.Reason != "Evicted" || st.Message != want {
-				t.Errorf("%s: %s: %q", name, st.Reason, st.Message)
+				t.Errorf("%s: %s: %q, want Evicted: %q", name, st.Reason, st.Message, want)
 			}
 		}
 		if st := d.pod("keeps"); st.Phase != corev1.PodRunning {

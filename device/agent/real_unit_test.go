@@ -236,7 +236,7 @@ func TestTheUnitsPrivilegesAreInForce(t *testing.T) {
 	}
 	for action, try := range refused {
 		if err := try(); err == nil {
-			t.Errorf("the unit's restrictions allow to %s", action)
+			t.Errorf("despite the unit's restrictions a process can %s", action)
 		}
 	}
 	unit, err := os.ReadFile("../../firmware-configs/systemd/flotilla-device.service")

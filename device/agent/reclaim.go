@@ -167,7 +167,7 @@ func (a *Agent) freeDisk(maxGrace *time.Duration, done func(found bool)) {
 		tidied()
 		var all []Candidate
 		for i, p := range pods {
-			if containersRemoved+imagesRemoved == 0 && down == nil { // after a timeout the measured part decides
+			if containersRemoved+imagesRemoved == 0 && down == nil { // if only a part could be measured, that part counts
 				ctx, cancel := context.WithTimeout(ctx, maxMeasureTime/time.Duration(len(pods)))
 				usage := int64(0)
 				if name == inodes {

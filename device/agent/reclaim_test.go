@@ -54,12 +54,12 @@ func TestUnderMemoryPressureAPodAboveItsRequestIsEvicted(t *testing.T) {
 			return ""
 		}
 		if s := pressure(); s != corev1.ConditionTrue {
-			t.Errorf("MemoryPressure is %s", s)
+			t.Errorf("MemoryPressure is %s, want True", s)
 		}
 		d.board.set(func(b *board) { b.stats.Memory.Available = 1 << 30 })
 		time.Sleep(10 * time.Minute)
 		if s := pressure(); s != corev1.ConditionFalse {
-			t.Errorf("10 minutes after the last shortage MemoryPressure is %s", s)
+			t.Errorf("10 minutes after the last shortage MemoryPressure is %s, want False", s)
 		}
 		d.wantPhase("requested", corev1.PodRunning, "")
 	})
@@ -85,7 +85,7 @@ func TestVictim(t *testing.T) {
 	} {
 		for _, order := range [][]Candidate{{all[0], all[1]}, {all[1], all[0]}} {
 			if v, ok := Victim(order); !ok || v.Pod.Name != all[0].Pod.Name {
-				t.Errorf("%s: %s is evicted", name, v.Pod.Name)
+				t.Errorf("%s: %s is evicted, want %s", name, v.Pod.Name, all[0].Pod.Name)
 			}
 		}
 	}
@@ -125,9 +125,9 @@ func TestUnderDiskPressureUnneededImagesAreRemovedFirst(t *testing.T) {
 	})
 }
 
-// The engine lists an image without a name if it was pulled by digest. Then its pod names the
-// digest, or its signature was verified. A running or starting container still needs it: without
-// network it cannot be pulled again.
+// The engine lists an image without a name if it was pulled by digest, because the pod names the
+// digest or the signature was verified. A running or starting container still needs the image:
+// without network it cannot be pulled again.
 func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 	const repository = "registry.example.org/"
 	model, web, old := repository+"model@"+digestOf("b"), repository+"web@"+digestOf("b"),
@@ -299,7 +299,7 @@ func TestUnderDiskPressureTheLargestPodIsEvicted(t *testing.T) {
 		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
 		order := []string{"app-1", "app-2", "app-0", "app-3"}
 		for i, victim := range order {
-			for range 30 { // dead containers of the last pod are removed first
+			for range 30 { // the previous victim's dead containers are removed first
 				if time.Sleep(5 * time.Second); slices.ContainsFunc(order[i:],
 					func(name string) bool { st, _ := d.pod(name); return plan.IsFinal(st.Phase) }) {
 					break

@@ -110,7 +110,7 @@ func TestAContainerRestartsWithFilesWhoseSourceIsGone(t *testing.T) {
 					}
 					file := filepath.Join(d.agent.disk.Dir(&p.Spec.Volumes[0], p.UID), "a")
 					if b, err := os.ReadFile(file); string(b) != "1" {
-						t.Errorf("%s: the file is %q (%v)", after, b, err)
+						t.Errorf("%s: the file is %q (%v), want 1", after, b, err)
 					}
 				}
 				crash := func() {

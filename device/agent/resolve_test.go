@@ -18,7 +18,7 @@ func TestAPodsDNSOptionsAreAddedToTheDevices(t *testing.T) {
 	old := readResolver("search a\noptions edns0\nnameserver 192.0.2.1\noptions ndots:3 timeout:1 trust-ad\n").options
 	if got, want := mergeOptions(old, []string{"ndots:5", "rotate"}),
 		[]string{"timeout:1", "trust-ad", "ndots:5", "rotate"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("the merged options are %q, want %q", got, want)
 	}
 	p := makePod("app", "wait")
 	two := "2"
@@ -31,7 +31,7 @@ func TestAPodsDNSOptionsAreAddedToTheDevices(t *testing.T) {
 	spec := engine.Spec{DNSOptions: podspec.DNSOptions(p.Spec.DNSConfig)}
 	applyDNS(&spec, &p)
 	if want := []string{"ndots:2", "rotate"}; !slices.Equal(spec.DNSOptions, want) {
-		t.Errorf("%q, want %q", spec.DNSOptions, want)
+		t.Errorf("the container's options are %q, want %q", spec.DNSOptions, want)
 	}
 	two = "2\nnameserver 198.51.100.1"
 	if why := podspec.Malformed(&p); why == "" {
@@ -60,11 +60,11 @@ func TestTheDevicesResolverForContainers(t *testing.T) {
 		})
 		if !slices.Equal(got.servers, c.want.servers) || !slices.Equal(got.searches, c.want.searches) ||
 			!slices.Equal(got.options, c.want.options) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+			t.Errorf("%s: the resolver is %q, want %q", name, got, c.want)
 		}
 	}
 	if got, want := union([]string{"a", "b"}, []string{"c", "a"}), []string{"a", "b", "c"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("the union is %q, want %q", got, want)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestRealEngineHasAPodsResolverOptions(t *testing.T) {
 			d.await(name+" has printed its resolv.conf", func() bool { return output() != "" })
 			if options := readResolver(output()).options; !slices.Contains(options, "ndots:4") ||
 				!slices.Contains(options, "rotate") {
-				t.Errorf("%s: %s", name, strings.TrimSpace(output()))
+				t.Errorf("%s lacks ndots:4 or rotate in its resolv.conf: %s", name, strings.TrimSpace(output()))
 			}
 		}
 	})

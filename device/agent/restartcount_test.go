@@ -75,7 +75,7 @@ func TestARestartCountIsNotTakenFromAnOlderInstance(t *testing.T) {
 		d.start()
 		time.Sleep(2 * time.Second)
 		if is := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses[0].RestartCount; is <= n {
-			t.Errorf("the restart count was %d and is %d", n, is)
+			t.Errorf("the restart count was %d and is %d, want more", n, is)
 		}
 	})
 }

@@ -44,7 +44,7 @@ func TestRuntimeOf(t *testing.T) {
 			got, err := runtimeOf(strings.Fields(c.allowed), c.info, pod)
 			if got != c.want || (err == nil) != (c.refused == "") ||
 				err != nil && !strings.Contains(err.Error(), c.refused) {
-				t.Errorf("%q, %v", got, err)
+				t.Errorf("the runtime is %q, error %v; want %q, error %q", got, err, c.want, c.refused)
 			}
 		})
 	}
@@ -96,7 +96,7 @@ func TestAllContainersOfAPodUseItsRuntime(t *testing.T) {
 		n := 0
 		for s := range keeper.made {
 			if n++; s.Runtime != "runsc" {
-				t.Errorf("%s has runtime %q", s.Name, s.Runtime)
+				t.Errorf("%s has the runtime %q, want runsc", s.Name, s.Runtime)
 			}
 		}
 		if n != 3 {

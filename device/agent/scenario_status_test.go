@@ -31,7 +31,7 @@ func (d *device) ready() corev1.NodeCondition {
 	d.t.Helper()
 	cs := d.agent.Status().Status.Conditions
 	if len(cs) == 0 || cs[len(cs)-1].Type != corev1.NodeReady {
-		d.t.Fatalf("conditions %+v", cs)
+		d.t.Fatalf("the last condition is not Ready: %+v", cs)
 	}
 	return cs[len(cs)-1]
 }
@@ -40,14 +40,14 @@ func playing(t *testing.T, name string, play func(t *testing.T, d *device)) {
 	t.Run(name, func(t *testing.T) { bubble(t, play) })
 }
 
-func TestScenarioStatusIsTold(t *testing.T) {
-	playing(t, "S11.status.1 the first look tells a status", func(t *testing.T, d *device) {
+func TestScenarioStatusIsAnnounced(t *testing.T) {
+	playing(t, "S11.status.1 the first measurement announces a status", func(t *testing.T, d *device) {
 		time.Sleep(time.Second)
 		if st := d.agent.Status().Status; d.statuses() == 0 || st.Capacity.Cpu().Value() != 4 {
 			t.Errorf("announced %d statuses, status %+v", d.statuses(), st)
 		}
 	})
-	playing(t, "S11.status.2 ours: a minute later nothing has changed and nothing is told, for the lease is the heartbeat", func(t *testing.T, d *device) {
+	playing(t, "S11.status.2 ours: a minute without changes announces no status, because the lease is the heartbeat", func(t *testing.T, d *device) {
 		time.Sleep(30 * time.Second)
 		before := d.statuses()
 		time.Sleep(time.Minute)
@@ -55,7 +55,7 @@ func TestScenarioStatusIsTold(t *testing.T) {
 			t.Errorf("announced %d more statuses, want 0", got-before)
 		}
 	})
-	playing(t, "S11.status.3 ten seconds after a status there is none", func(t *testing.T, d *device) {
+	playing(t, "S11.status.3 ten seconds without changes announce no status", func(t *testing.T, d *device) {
 		time.Sleep(5 * time.Second)
 		before := d.statuses()
 		time.Sleep(10 * time.Second)
@@ -63,7 +63,7 @@ func TestScenarioStatusIsTold(t *testing.T) {
 			t.Errorf("announced %d more statuses, want 0", got-before)
 		}
 	})
-	playing(t, "S11.status.4 what there is for pods changes and is told at once", func(t *testing.T, d *device) {
+	playing(t, "S11.status.4 a change of the allocatable resources is announced at once", func(t *testing.T, d *device) {
 		time.Sleep(30 * time.Second)
 		before := d.statuses()
 		profile := &fleet.BoardProfile{}
@@ -79,33 +79,33 @@ func TestScenarioStatusIsTold(t *testing.T) {
 	playing(t, "S11.status.5 Ready is the last condition", func(t *testing.T, d *device) {
 		time.Sleep(time.Second)
 		if c := d.ready(); c.Status != corev1.ConditionTrue {
-			t.Errorf("Ready %+v", c)
+			t.Errorf("the Ready condition is %+v", c)
 		}
 	})
 }
 
 func TestScenarioFirstReady(t *testing.T) {
-	playing(t, "S11.fast.1 a device whose engine answers is Ready within a second", func(t *testing.T, d *device) {
+	playing(t, "S11.fast.1 a device whose engine responds is Ready within a second", func(t *testing.T, d *device) {
 		time.Sleep(time.Second)
 		if c := d.ready(); c.Status != corev1.ConditionTrue {
-			t.Errorf("Ready %+v", c)
+			t.Errorf("the Ready condition is %+v", c)
 		}
 	})
-	t.Run("S11.fast.2 an engine that answers later makes the device Ready, and that is told, within its 5 s of trying again", func(t *testing.T) {
+	t.Run("S11.fast.2 the device is Ready, and announces it, within 6 s of the engine's first response", func(t *testing.T) {
 		bubbleWithoutEngine(t, func(t *testing.T, d *device) {
 			time.Sleep(20 * time.Second)
 			if c := d.ready(); c.Status != corev1.ConditionFalse {
-				t.Errorf("Ready %+v", c)
+				t.Errorf("the Ready condition is %+v", c)
 			}
 			before := d.statuses()
 			d.fake.SetDown(false)
 			time.Sleep(6 * time.Second)
 			if c := d.ready(); c.Status != corev1.ConditionTrue || d.statuses() == before {
-				t.Errorf("Ready %+v, announced %d more statuses", c, d.statuses()-before)
+				t.Errorf("the Ready condition is %+v, want True; announced %d more statuses, want some", c, d.statuses()-before)
 			}
 		})
 	})
-	t.Run("S11.fast.3 an engine that never answers is told once and not again and again", func(t *testing.T) {
+	t.Run("S11.fast.3 an engine that never responds is announced only once", func(t *testing.T) {
 		bubbleWithoutEngine(t, func(t *testing.T, d *device) {
 			time.Sleep(time.Minute)
 			before := d.statuses()
@@ -118,7 +118,7 @@ func TestScenarioFirstReady(t *testing.T) {
 	})
 }
 
-func TestScenarioWhatIsAChange(t *testing.T) {
+func TestScenarioStatusChanges(t *testing.T) {
 	at := func(sec int64) metav1.Time { return metav1.Unix(sec, 0) }
 	base := func() corev1.NodeStatus {
 		return corev1.NodeStatus{Conditions: []corev1.NodeCondition{
@@ -131,8 +131,8 @@ func TestScenarioWhatIsAChange(t *testing.T) {
 		change func(*corev1.NodeStatus)
 		same   bool
 	}{
-		{"S11.changed.1 a heartbeat time alone is no change", func(s *corev1.NodeStatus) { s.Conditions[1].LastHeartbeatTime = at(2) }, true},
-		{"S11.changed.2 another order of conditions is no change", func(s *corev1.NodeStatus) { slices.Reverse(s.Conditions) }, true},
+		{"S11.changed.1 a heartbeat time alone is not a change", func(s *corev1.NodeStatus) { s.Conditions[1].LastHeartbeatTime = at(2) }, true},
+		{"S11.changed.2 another order of conditions is not a change", func(s *corev1.NodeStatus) { slices.Reverse(s.Conditions) }, true},
 		{"S11.changed.3 a condition's status is a change", func(s *corev1.NodeStatus) { s.Conditions[1].Status = corev1.ConditionFalse }, false},
 		{"S11.changed.4 a transition time is a change", func(s *corev1.NodeStatus) { s.Conditions[1].LastTransitionTime = at(2) }, false},
 		{"S11.changed.5 another number of conditions is a change", func(s *corev1.NodeStatus) { s.Conditions = s.Conditions[1:] }, false},
@@ -142,14 +142,14 @@ func TestScenarioWhatIsAChange(t *testing.T) {
 			next := base()
 			c.change(&next)
 			if got := fleet.SameStatus(base(), next); got != c.same {
-				t.Errorf("same=%v", got)
+				t.Errorf("the statuses are the same: %v, want %v", got, c.same)
 			}
 		})
 	}
 }
 
 func TestScenarioSetters(t *testing.T) {
-	t.Run("S11.setters.7 ours: of more images than 50 the biggest 50 are named, the biggest first", func(t *testing.T) {
+	t.Run("S11.setters.7 ours: of more than 50 images the status has the biggest 50, the biggest first", func(t *testing.T) {
 		var all []engine.Image
 		for i := range 55 {
 			all = append(all, engine.Image{ID: fmt.Sprint("id", i), Tags: []string{fmt.Sprint("image:", i)},
@@ -158,10 +158,11 @@ func TestScenarioSetters(t *testing.T) {
 		got := imagesOf(all)
 		if len(got) != 50 || !slices.IsSortedFunc(got,
 			func(a, b corev1.ContainerImage) int { return int(b.SizeBytes - a.SizeBytes) }) || got[49].SizeBytes != 5 {
-			t.Errorf("%d images, from %d to %d bytes", len(got), got[0].SizeBytes, got[len(got)-1].SizeBytes)
+			t.Errorf("%d images, from %d to %d bytes, want 50, sorted, the smallest of 5", len(got), got[0].SizeBytes,
+				got[len(got)-1].SizeBytes)
 		}
 	})
-	playing(t, "S11.setters.8 images that cannot be listed are none", func(t *testing.T, d *device) {
+	playing(t, "S11.setters.8 without a list of images the status has none", func(t *testing.T, d *device) {
 		time.Sleep(time.Second)
 		if len(d.agent.Status().Status.Images) == 0 {
 			t.Fatal("the engine has no images at the start")
@@ -169,7 +170,7 @@ func TestScenarioSetters(t *testing.T) {
 		d.fake.Fail("Images", errors.New("the disk is gone"))
 		time.Sleep(imagesTime)
 		if got := d.agent.Status().Status.Images; len(got) != 0 {
-			t.Errorf("images %v", got)
+			t.Errorf("the images are %v, want none", got)
 		}
 	})
 	for _, c := range []struct {
@@ -178,12 +179,12 @@ func TestScenarioSetters(t *testing.T) {
 		engineErr             error
 		down                  time.Duration
 	}{
-		{"S11.setters.9 all well: KubeletReady", "KubeletReady", "kubelet is posting ready status", whole(), nil, 0},
-		{"S11.setters.9 an engine that has been away for 29 s does not count yet", "KubeletReady", "kubelet is posting ready status", whole(), errors.New("no answer"), 29 * time.Second},
-		{"S11.setters.9 an engine that has been away for 30 s", "ContainerEngineUnavailable", "no answer", whole(), errors.New("no answer"), 30 * time.Second},
-		{"S11.setters.9 a missing capacity is named", "KubeletNotReady", "missing node capacity for resources: memory", without(func(r *hardware.Report) { r.Capacity.Memory = 0 }), nil, 0},
-		{"S11.setters.9 a read-only file system is named", "KubeletNotReady", "read-only file system: /var/lib/docker", without(func(r *hardware.Report) { r.Unwritable = []string{"/var/lib/docker"} }), nil, 0},
-		{"S11.setters.9 two reasons stand together", "ContainerEngineUnavailable", "no answer; missing node capacity for resources: cpu", without(func(r *hardware.Report) { r.Capacity.CPUs = 0 }), errors.New("no answer"), time.Hour},
+		{"S11.setters.9 a ready node", "KubeletReady", "kubelet is posting ready status", whole(), nil, 0},
+		{"S11.setters.9 a node is ready while its engine is down for 29 s", "KubeletReady", "kubelet is posting ready status", whole(), errors.New("no answer"), 29 * time.Second},
+		{"S11.setters.9 an engine that is down for 30 s", "ContainerEngineUnavailable", "no answer", whole(), errors.New("no answer"), 30 * time.Second},
+		{"S11.setters.9 the message names a missing capacity", "KubeletNotReady", "missing node capacity for resources: memory", without(func(r *hardware.Report) { r.Capacity.Memory = 0 }), nil, 0},
+		{"S11.setters.9 the message names a read-only file system", "KubeletNotReady", "read-only file system: /var/lib/docker", without(func(r *hardware.Report) { r.Unwritable = []string{"/var/lib/docker"} }), nil, 0},
+		{"S11.setters.9 the message has two reasons", "ContainerEngineUnavailable", "no answer; missing node capacity for resources: cpu", without(func(r *hardware.Report) { r.Capacity.CPUs = 0 }), errors.New("no answer"), time.Hour},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := &Agent{log: testLog()}
@@ -196,7 +197,7 @@ func TestScenarioSetters(t *testing.T) {
 			got := a.readiness(hardware.NodeStatus(c.report, hardware.Limits{}, hardware.Software{}), epoch)
 			if got.Reason != c.reason || got.Message != c.message ||
 				(got.Status == corev1.ConditionTrue) != (c.reason == "KubeletReady") {
-				t.Errorf("Ready=%s, %s: %q", got.Status, got.Reason, got.Message)
+				t.Errorf("Ready=%s, %s: %q, want %s: %q", got.Status, got.Reason, got.Message, c.reason, c.message)
 			}
 		})
 	}
@@ -218,8 +219,8 @@ func TestScenarioAdmission(t *testing.T) {
 		ask    corev1.ResourceList
 		reason string
 	}{
-		{"S12.admission.1 a bound pod that asks for more cpu than is left is refused with OutOfcpu", corev1.ResourceList{"cpu": resource.MustParse("2")}, "OutOfcpu"},
-		{"S12.admission.1 one that asks for more memory with OutOfmemory", corev1.ResourceList{"memory": resource.MustParse("2Gi")}, "OutOfmemory"},
+		{"S12.admission.1 a bound pod that requests more cpu than is free is rejected with OutOfcpu", corev1.ResourceList{"cpu": resource.MustParse("2")}, "OutOfcpu"},
+		{"S12.admission.1 a bound pod that requests more memory than is free is rejected with OutOfmemory", corev1.ResourceList{"memory": resource.MustParse("2Gi")}, "OutOfmemory"},
 	} {
 		playing(t, c.name, func(t *testing.T, d *device) {
 			running := requestingPod("running", "3", "1Gi")
@@ -232,7 +233,7 @@ func TestScenarioAdmission(t *testing.T) {
 			d.wantPhase("running", corev1.PodRunning, "")
 			if st := d.wantPhase("over", corev1.PodFailed, c.reason); !strings.Contains(st.Message,
 				"Node didn't have enough resource") {
-				t.Errorf("message %q", st.Message)
+				t.Errorf("the pod's message is %q", st.Message)
 			}
 		})
 	}

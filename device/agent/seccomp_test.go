@@ -68,12 +68,12 @@ func TestASeccompProfileOfTheDevicesOwner(t *testing.T) {
 			switch {
 			case c.err != "":
 				if err == nil || !strings.Contains(err.Error(), c.err) {
-					t.Errorf("got %v, want %s", err, c.err)
+					t.Errorf("the error is %v, want %s", err, c.err)
 				}
 			case err != nil || (got == nil) != (c.text == ""):
-				t.Errorf("got %v, %v", got, err)
+				t.Errorf("the profile is %v, error %v", got, err)
 			case got != nil && (got.Text != c.text || got.File != filepath.Join(folder, "web/strict.json")):
-				t.Errorf("got %+v", got)
+				t.Errorf("the profile is %+v", got)
 			}
 		})
 	}

@@ -35,7 +35,7 @@ func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
 		cs := d.agent.Status().Status.Conditions
 		if c := cs[len(cs)-1]; c.Type != corev1.NodeReady || c.Status != corev1.ConditionFalse ||
 			c.Reason != "NodeShutdown" {
-			t.Errorf("the node is %+v", c)
+			t.Errorf("the last condition is %+v, want Ready=False, NodeShutdown", c)
 		}
 		for name, phase := range map[string]corev1.PodPhase{"always": corev1.PodRunning, "critical": corev1.PodRunning,
 			"never": corev1.PodFailed} {
@@ -76,7 +76,7 @@ func TestPodsRunAgainAfterACancelledShutdown(t *testing.T) {
 		d.wantPhase("web", corev1.PodRunning, "")
 		cs := d.agent.Status().Status.Conditions
 		if c := cs[len(cs)-1]; c.Status != corev1.ConditionTrue {
-			t.Errorf("the node is %+v", c)
+			t.Errorf("the Ready condition is %+v, want True", c)
 		}
 	})
 }

@@ -110,10 +110,10 @@ func TestASidecarsHookAndItsRestartDoNotWait(t *testing.T) {
 		d.desire(2, changed)
 		time.Sleep(time.Second)
 		if got := d.runningNames(); got != "c0 c1 s0" || !slices.Contains(d.containers(), "app/s1#1 running") {
-			t.Errorf("after a changed spec the containers %q run, of %q", got, d.containers())
+			t.Errorf("after the change of s1 the containers %q run, want c0 c1 s0; all: %q", got, d.containers())
 		}
 		d.desire(3, deletedPod(changed, 30))
-		// the hook took 2 s of the 4 s
+		// s0's hook takes 2 s of the 4 s in which c0 stops
 		d.wantRunning(t, runningAt{3 * time.Second, "c0 s0"}, runningAt{5 * time.Second, ""})
 	})
 }

@@ -50,7 +50,7 @@ func (d *device) isPhase(name string, phase corev1.PodPhase) func() bool {
 
 // A worn card may need minutes for a write. The loop continues meanwhile, but reports no final
 // status that a power cut would undo.
-func TestTheLoopWaitsForNoDisk(t *testing.T) {
+func TestTheLoopDoesNotWaitForTheDisk(t *testing.T) {
 	for name, story := range map[string]func(d *device){
 		"a pod has ended": func(d *device) {
 			job := makePod("job", "wait")

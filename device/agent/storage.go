@@ -22,7 +22,7 @@ import (
 
 const (
 	storageTime    = time.Minute // time between two measurements of a pod
-	measureRatio   = 20          // factor: the time is at least the last measurement's duration times measureRatio
+	measureRatio   = 20          // wait this many times the duration of the last measurement
 	maxMeasureTime = time.Minute // timeout for one pod
 	judgeAfter     = time.Second // time after which the measured pods are judged, before others are measured
 )

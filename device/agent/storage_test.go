@@ -63,10 +63,10 @@ func TestOverLimit(t *testing.T) {
 				s.Containers[c.pod.Spec.Containers[i].Name] = n
 			}
 			if got := OverLimit(&c.pod, s); got != c.want {
-				t.Errorf("%q, want %q", got, c.want)
+				t.Errorf("the message is %q, want %q", got, c.want)
 			}
 			if want := name != "no limit"; limitsStorage(&c.pod) != want {
-				t.Errorf("measured: %v, want %v", !want, want)
+				t.Errorf("the pod has a limit: %v, want %v", !want, want)
 			}
 		})
 	}
@@ -101,7 +101,7 @@ func TestAPodThatWritesTooMuchIsEvicted(t *testing.T) {
 		}
 		d.wantPhase("keeps", corev1.PodRunning, "")
 		if !slices.Contains(d.reasons(), "Evicted") {
-			t.Errorf("events %q", d.reasons())
+			t.Errorf("the events are %q, want Evicted", d.reasons())
 		}
 	})
 }

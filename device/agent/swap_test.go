@@ -76,14 +76,14 @@ func TestSwapOfContainersIsLimited(t *testing.T) {
 		}
 		st := d.agent.Status().Status
 		if st.NodeInfo.Swap == nil || *st.NodeInfo.Swap.Capacity != 512<<20 {
-			t.Errorf("nodeInfo is %+v", st.NodeInfo.Swap)
+			t.Errorf("the node's swap is %+v, want 512 MiB", st.NodeInfo.Swap)
 		}
 		found := false
 		for _, c := range st.Conditions {
 			found = found || c.Type == "SwapLimits" && c.Reason == "LimitedSwap"
 		}
 		if !found {
-			t.Errorf("conditions: %+v", st.Conditions)
+			t.Errorf("SwapLimits with LimitedSwap is missing from %+v", st.Conditions)
 		}
 	})
 }

@@ -228,7 +228,7 @@ func TestAShortageWithoutAVictimDoesNotBlockOthers(t *testing.T) {
 }
 
 // An engine is slow when memory is short, and the container that is measured last may use most of
-// it.
+// the memory.
 func TestTheLargestPodIsEvictedWithASlowEngine(t *testing.T) {
 	const mi = 1 << 20
 	bubble(t, func(t *testing.T, d *device) {

@@ -41,8 +41,8 @@ func guaranteedPod(p corev1.Pod, cpus string) corev1.Pod {
 // twoNodes has two CPUs on each NUMA node.
 var twoNodes = []hardware.NUMANode{{ID: 0, CPUs: "0-1"}, {ID: 1, CPUs: "2-3"}}
 
-// A pod that fits once a leaving pod has gone waits. A pod that does not fit beside a pod that
-// stays fails.
+// A pod waits if it fits once a leaving pod has gone. It fails if it does not fit beside a pod that
+// stays.
 func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
@@ -105,7 +105,7 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 				recorder.spec("high/c1").CPUs)
 		}
 		if got := cpus(); got != "0-1 0-1 2-3 2-3" {
-			t.Fatalf("processors are %s", got)
+			t.Fatalf("the CPUs are %s, want 0-1 for the first pod and 2-3 for the pod high", got)
 		}
 		d.end()
 		d.start()
@@ -115,21 +115,21 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		recorder.mu.Unlock()
 		time.Sleep(2 * time.Minute) // c1 has failed and runs again
 		if got := cpus(); !strings.HasSuffix(got, " 2-3 2-3") {
-			t.Errorf("after a restart processors are %s", got)
+			t.Errorf("after a restart the CPUs are %s, want 2-3 for the pod high", got)
 		}
 		another := guaranteedPod(makePod("another", "wait"), "2")
 		d.desire(4, high, another)
 		time.Sleep(time.Second)
 		d.wantPhase("another", corev1.PodRunning, "")
 		if got := recorder.spec("another/c0").CPUs; got != "0-1" {
-			t.Errorf("the pod beside it has processors %s", got)
+			t.Errorf("the pod another has the CPUs %s, want 0-1", got)
 		}
 		third := guaranteedPod(makePod("third", "wait"), "1")
 		third.Spec.Containers[0].Resources.Limits[corev1.ResourceCPU] = resource.MustParse("1")
 		d.desire(5, high, third)
 		time.Sleep(time.Minute)
 		if got := recorder.spec("third/c0").CPUs; got != "0-1" {
-			t.Errorf("a third pod has processors %s", got)
+			t.Errorf("the third pod has the CPUs %s, want 0-1", got)
 		}
 	})
 }

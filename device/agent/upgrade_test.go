@@ -24,7 +24,7 @@ import (
 func TestAnAgentAdoptsTheContainersOfOlderVersions(t *testing.T) {
 	older, err := os.ReadDir("testdata/older")
 	if err != nil || len(older) < 3 {
-		t.Fatalf("%d older agents, %v", len(older), err)
+		t.Fatalf("testdata/older has %d agents, error %v; want at least 3", len(older), err)
 	}
 	for _, of := range older {
 		t.Run(of.Name(), func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestAnAgentAdoptsTheContainersOfOlderVersions(t *testing.T) {
 					time.Sleep(3 * time.Minute)
 					for _, p := range heldPods(d.agent) {
 						if p.Status.Phase != corev1.PodRunning || !ready(&p.Status) {
-							t.Errorf("%s is %s: %+v", p.Name, p.Status.Phase, p.Status.Conditions)
+							t.Errorf("%s is %s, want it running and ready: %+v", p.Name, p.Status.Phase, p.Status.Conditions)
 						}
 						for _, c := range p.Status.ContainerStatuses {
 							if c.RestartCount != 0 ||
@@ -82,7 +82,7 @@ func (d *device) takeOver(dir string) (ids []string) {
 		Entrypoint, Args []string
 		Running          bool
 		Labels           map[string]string
-		Limits           engine.Spec // its limits
+		Limits           engine.Spec // the container's limits
 	}
 	if err := json.Unmarshal(text, &made); err != nil {
 		d.t.Fatal(err)

@@ -26,7 +26,7 @@ const (
 	countTimeout = 5 * time.Second // timeout for one container: the hub waits 15 s for two readings
 )
 
-// usages has the last reading. A request soon after it measures from that reading. Without requests
+// usages has the last reading. A request soon after that reading measures from it. Without requests
 // the agent measures nothing.
 type usages struct {
 	sync.Mutex

@@ -83,9 +83,9 @@ func (f Facts) staticCPUs() bool {
 	return f.CPUManager == StaticCPUManager && f.Engine.CPUSet && len(f.CPUs) > 0
 }
 
-// freeCPUs are the CPUs that no present or starting container has exclusively. The container at the
-// place but is ignored.
-func (p *pass) freeCPUs(but Place) CPUSet {
+// freeCPUs are the CPUs that no present or starting container has exclusively. It ignores the
+// container at the place except.
+func (p *pass) freeCPUs(except Place) CPUSet {
 	set := slices.Clone(p.o.Node.CPUs)
 	take := func(list string) {
 		for n, taken := range ParseCPUs(list) {
@@ -95,12 +95,12 @@ func (p *pass) freeCPUs(but Place) CPUSet {
 		}
 	}
 	for _, in := range p.o.Containers {
-		if in.Place != but && IsRunning(in) {
+		if in.Place != except && IsRunning(in) {
 			take(in.Labels[LabelCPUs])
 		}
 	}
 	for _, s := range p.startingRuns() {
-		if s.Exclusive && s.Place != but {
+		if s.Exclusive && s.Place != except {
 			take(s.CPUs)
 		}
 	}

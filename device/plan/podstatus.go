@@ -270,7 +270,7 @@ func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool
 		if c.Ended != nil {
 			last = c.Ended
 		}
-	case again && c.Crashing: // until the container runs, even after the back-off
+	case again && c.Crashing: // the kubelet's state until the container runs, even after the back-off
 		// The message is constant during the back-off, because every change is sent to the hub.
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff",
 			Message: fmt.Sprintf("back-off %s restarting failed container=%s", c.BackOff, w.Spec.Name)}
@@ -291,7 +291,7 @@ func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
 	default:
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
-		if w.Kind == podspec.KindInit && !inited { // as with the kubelet, whether the container exists or not
+		if w.Kind == podspec.KindInit && !inited { // the kubelet's reason, whether or not the container exists
 			cs.State.Waiting.Reason = "PodInitializing"
 		}
 	}

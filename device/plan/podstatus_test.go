@@ -22,21 +22,21 @@ func TestARequestedResizeIsNotObserved(t *testing.T) {
 	run, requested := SplitGrants(d)
 	pod := &run.Pods[0]
 	if len(requested) != 1 {
-		t.Fatalf("requested: %v", requested)
+		t.Fatalf("the requested resizes are %v, want one", requested)
 	}
 	o := &Observed{Requested: requested, Pods: map[types.UID]*Record{}}
 	r := o.RecordOf(pod.UID)
 	observed := func() int64 { return PodStatus(pod, r, o, "docker", time.Now()).ObservedGeneration }
 	if got := observed(); got != 1 {
-		t.Errorf("with a requested resize the observed generation is %d", got)
+		t.Errorf("with a requested resize the observed generation is %d, want 1", got)
 	}
 	r.ResizePending = &Verdict{corev1.PodReasonDeferred, "no room"}
 	if got := observed(); got != 2 {
-		t.Errorf("with a deferred resize the observed generation is %d", got)
+		t.Errorf("with a deferred resize the observed generation is %d, want 2", got)
 	}
 	r.ResizePending, o.Requested = nil, nil
 	if got := observed(); got != 2 {
-		t.Errorf("with a granted resize the observed generation is %d", got)
+		t.Errorf("with a granted resize the observed generation is %d, want 2", got)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestTheStatusOfAFailedPostStartHook(t *testing.T) {
 	if s.State.Waiting == nil || s.State.Waiting.Reason != "PostStartHookError" ||
 		s.State.Waiting.Message != "PostStartHook failed: no" ||
 		s.LastTerminationState.Terminated == nil || s.LastTerminationState.Terminated.ExitCode != 137 {
-		t.Errorf("before the restart the container's status is %+v, was %+v", s.State, s.LastTerminationState)
+		t.Errorf("before the restart the container's state is %+v, its last state %+v", s.State, s.LastTerminationState)
 	}
 	if s := containerStatus(w, c, true, false, "docker", Epoch); s.State.Terminated == nil {
 		t.Errorf("without a restart the container's status is %+v", s.State)
@@ -93,6 +93,6 @@ func TestAnImageSetsNoLabelOfTheAgent(t *testing.T) {
 // The longest possible grace period does not overflow to 0.
 func TestALongGraceOfAnOrphanDoesNotOverflow(t *testing.T) {
 	if g := orphanGrace([]Instance{{Container: engine.Container{Labels: map[string]string{LabelGrace: "9223372036854775807"}}}}); g < 24*time.Hour {
-		t.Errorf("the grace period of an unknown pod is %s", g)
+		t.Errorf("the grace period of an unknown pod is %s, want at least a day", g)
 	}
 }

@@ -87,7 +87,7 @@ func TestAForbiddenPodIsStoppedAndDoesNotStartAgain(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Hour)
 	if got := sentences(w.look()); len(got) > 0 {
-		t.Errorf("later %q", got)
+		t.Errorf("an hour later the steps are %q, want none", got)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestAnEndedPodIsNotRejected(t *testing.T) {
 	w.o.Policy = DefaultPolicy()
 	if got := sentences(w.look()); slices.ContainsFunc(got,
 		func(s string) bool { return strings.Contains(s, "PolicyForbidden") }) {
-		t.Errorf("steps %q of a pod that has succeeded", got)
+		t.Errorf("the policy rejects a pod that has succeeded: steps %q", got)
 	}
 }
 

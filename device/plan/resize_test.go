@@ -20,7 +20,7 @@ func TestAContainerOfAnEarlierAgentIsNotRestarted(t *testing.T) {
 	c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory,
 		RestartPolicy: corev1.RestartContainer}}
 	if strings.Contains(earlier, "-") || resized(earlier, c) || !strings.HasPrefix(specHash(c), earlier+"-") {
-		t.Errorf("the hash is %s, with an earlier agent %s", earlier, specHash(c))
+		t.Errorf("an earlier agent's hash is %s, this agent's %s", earlier, specHash(c))
 	}
 	changed := *c
 	changed.Image = "newer"

@@ -14,9 +14,9 @@ import (
 // An Action is a kind of step.
 type Action string
 
-// Actions. Admit, Reject, Grant and Defer only change the agent's records; Grant does so once it is
-// stored. All other actions take time. A place has one of them at a time, except Stop and those
-// that RunsBeside.
+// Actions. Admit, Reject, Grant and Defer only change the agent's records; Grant does so once the
+// grant is stored. All other actions take time. A place has one of them at a time, except Stop and
+// those that RunsBeside.
 const (
 	Admit   Action = "admit"
 	Reject  Action = "reject" // ends the pod with phase Failed

@@ -111,7 +111,7 @@ func TestSteps(t *testing.T) {
 			for _, id := range []string{"old", "older"} {
 				box := w.containers[0]
 				box.ID, box.Labels = id, maps.Clone(box.Labels)
-				box.Labels[LabelRestarts] = strconv.Itoa(len(id)) // 3 and 5, less than the current 9
+				box.Labels[LabelRestarts] = strconv.Itoa(len(id)) // restart counts 3 and 5; the current sandbox has 9
 				box.Name = NameOf("", "two", "default", "uid-two", box.Labels[LabelRestarts])
 				w.containers = append(w.containers, box)
 			}
@@ -275,7 +275,7 @@ func FuzzSteps(f *testing.F) {
 					}
 				}
 			} else if p.DeletionTimestamp == nil && phaseOf(&p, r, w.o.Node.Boot) != corev1.PodSucceeded {
-				t.Fatalf("pod %s is %s", p.Name, phaseOf(&p, r, w.o.Node.Boot))
+				t.Fatalf("pod %s is %s, want Running or Succeeded", p.Name, phaseOf(&p, r, w.o.Node.Boot))
 			}
 		}
 		var got []string

@@ -48,8 +48,8 @@ func swapOf(pod *corev1.Pod, c *corev1.Container, node Facts) int64 {
 }
 
 // limitSwap sets a container's swap limit. Engines limit swap only together with memory, so a
-// missing memory limit becomes the node's memory. With cgroup v1 that would limit both together, so
-// only containers with a memory limit are limited there.
+// missing memory limit becomes the node's memory. With cgroup v1 the kernel limits only the sum of
+// memory and swap, so limitSwap sets no limit there.
 func limitSwap(spec *engine.Spec, pod *corev1.Pod, c *corev1.Container, node Facts, info engine.Info) {
 	if node.Swap <= 0 || node.Memory <= 0 || !info.CgroupV2 || !info.MemLimit || !info.SwapLimit {
 		return
@@ -61,7 +61,7 @@ func limitSwap(spec *engine.Spec, pod *corev1.Pod, c *corev1.Container, node Fac
 }
 
 // SwapCondition says whether the swap of containers is limited. It returns false if the device has
-// no swap or that is unknown.
+// no swap, or if its swap is unknown.
 func SwapCondition(node Facts, info engine.Info) (corev1.NodeCondition, bool) {
 	c := corev1.NodeCondition{Type: fleet.ConditionSwapLimits, Status: corev1.ConditionFalse}
 	if node.Swap <= 0 || info.Name == "" {

@@ -97,7 +97,7 @@ func TestSwapCondition(t *testing.T) {
 		got, ok := SwapCondition(Facts{Memory: 1 << 30, Swap: c.swap, SwapUse: c.use}, c.info)
 		if ok != (c.status != "") || ok && (got.Status != c.status || !strings.Contains(got.Message, c.want) ||
 			got.Reason == "") {
-			t.Errorf("%s: %v %+v", c.name, ok, got)
+			t.Errorf("%s: the condition is %+v (%v), want %q, %q", c.name, got, ok, c.status, c.want)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestSwapBehaviors(t *testing.T) {
 		b, err := ParseSwapBehavior(s)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) ||
 			err == nil && string(b) != s {
-			t.Errorf("%q: %q, %v", s, b, err)
+			t.Errorf("%q is parsed as %q, error %v, want the error %q", s, b, err, want)
 		}
 	}
 }

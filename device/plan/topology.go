@@ -114,7 +114,7 @@ func hints(total, free []int64, amount int64) []hint {
 func merge(policy TopologyPolicy, nodes int, resources [][]hint) (best hint, admit bool) {
 	all := nodeSet(1<<nodes - 1)
 	lists := make([][]hint, len(resources))
-	most := 0 // the largest number of nodes that a resource needs at least
+	most := 0 // maximum, over the resources, of the fewest nodes that a resource needs
 	for i, list := range resources {
 		switch {
 		case list == nil:
@@ -298,8 +298,8 @@ func (t *taken) hold(d hardware.Device) {
 	t.devices[i].holders++
 }
 
-// of is a resource's total and free amount on each NUMA node. near means that a part of it is on a
-// node.
+// of is a resource's total and free amount on each NUMA node. near means that a part of the
+// resource is on a node.
 func (t *taken) of(offer hardware.Resource, nodes []hardware.NUMANode) (total, free []int64, near bool) {
 	total, free = make([]int64, len(nodes)), make([]int64, len(nodes))
 	for _, d := range offer.Devices {

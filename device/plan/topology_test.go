@@ -109,9 +109,9 @@ func TestHintsOfAResource(t *testing.T) {
 		amount      int64
 		want        string
 	}{
-		{"one device of one on each node", []int64{1, 1}, []int64{1, 1}, 1, "[0+ 1+ 01]"},
-		{"two devices of one on each node", []int64{1, 1}, []int64{1, 1}, 2, "[01+]"},
-		{"two devices of one node, one of them in use", []int64{2, 1}, []int64{1, 1}, 2, "[01]"},
+		{"one device is requested, each node has one", []int64{1, 1}, []int64{1, 1}, 1, "[0+ 1+ 01]"},
+		{"two devices are requested, each node has one", []int64{1, 1}, []int64{1, 1}, 2, "[01+]"},
+		{"two devices are requested, one of node 0's two is in use", []int64{2, 1}, []int64{1, 1}, 2, "[01]"},
 		{"the other node's device is in use", []int64{1, 1}, []int64{1, 0}, 1, "[0+ 01]"},
 		{"all devices are in use", []int64{1, 1}, []int64{0, 0}, 1, "[]"},
 		{"more devices than the board has", []int64{1, 1}, []int64{1, 1}, 3, "[]"},
@@ -126,7 +126,7 @@ func TestHintsOfAResource(t *testing.T) {
 func TestTopologyPolicies(t *testing.T) {
 	for _, s := range []string{"none", "best-effort", "restricted", "single-numa-node"} {
 		if p, err := ParseTopologyPolicy(s, 8); err != nil || string(p) != s {
-			t.Errorf("%s: %q %v", s, p, err)
+			t.Errorf("%s is parsed as %q, error %v", s, p, err)
 		}
 	}
 	if _, err := ParseTopologyPolicy("none", 9); err != nil {
@@ -200,14 +200,14 @@ func TestPodsAreAlignedOrRejected(t *testing.T) {
 						line = p.Name + " no"
 						if s.Verdict.Reason != "TopologyAffinityError" ||
 							s.Verdict.Message != "Resources cannot be allocated with Topology locality" {
-							t.Errorf("the verdict is %+v", s.Verdict)
+							t.Errorf("the verdict is %+v, want TopologyAffinityError", s.Verdict)
 						}
 					}
 					got = append(got, line)
 				}
 			}
 			if have := strings.Join(got, " "); have != c.want {
-				t.Errorf("%s, want %s", have, c.want)
+				t.Errorf("the pods get %s, want %s", have, c.want)
 			}
 		})
 	}
@@ -264,7 +264,7 @@ func TestThePodScopeAlignsAllContainersOfAPod(t *testing.T) {
 				}
 			}
 			if have := strings.Join(got, " "); have != c.want {
-				t.Errorf("%s, want %s", have, c.want)
+				t.Errorf("the pods get %s, want %s", have, c.want)
 			}
 		})
 	}
@@ -280,7 +280,7 @@ func TestDevicesComeFromThePodsNodes(t *testing.T) {
 	w.o.Pods = map[types.UID]*Record{p.UID: {Admitted: true, NUMA: map[string][]int{"c0": {1}}}}
 	pass := &pass{o: &w.o}
 	if d, lacks := pass.assignDevices(at, &p.Spec.Containers[0]); lacks != "" || len(d) != 1 || d[0].ID != "gpiochip1" {
-		t.Errorf("%+v %s", d, lacks)
+		t.Errorf("the container gets %+v, missing %q; want gpiochip1", d, lacks)
 	}
 	w.o.Node.Offers = hardware.Resources([]hardware.Device{onNode(chip("0"), 0)}, nil)
 	if d, lacks := pass.assignDevices(at, &p.Spec.Containers[0]); lacks == "" {
