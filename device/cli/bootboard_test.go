@@ -61,7 +61,7 @@ func buildDevice(t *testing.T) string {
 	cmd := exec.Command("go", "build", "-trimpath", "-o", program, "..")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the tests' own build settings, so that the build cache is used
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("build flotilla-device: %v\n%s", err, out)
 	}
 	return program
 }

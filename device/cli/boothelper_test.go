@@ -64,7 +64,7 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	refused := func(name string, err error, want string) {
 		t.Helper()
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", name, err, want)
+			t.Errorf("%s: the error is %v, want %q", name, err, want)
 		}
 	}
 	arm := func(f *wire.Firmware) error { return ask(boothelper.Request{Op: boothelper.OpArm, Firmware: f}) }

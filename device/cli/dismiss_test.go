@@ -54,7 +54,7 @@ func TestAJoinedDeviceRefusesADevelopmentHub(t *testing.T) {
 		"--engine=none")
 	if code != 2 || !strings.Contains(stderr, "is node pi-1 of the hub at https://gateway:8443") ||
 		strings.Count(strings.TrimSpace(stderr), "\n") != 0 {
-		t.Errorf("exit %d: %s", code, stderr)
+		t.Errorf("exit code %d, want 2 and one line: %s", code, stderr)
 	}
 	for _, name := range []string{join.IdentityFile, join.IdentityCopy} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("{"), 0o600); err != nil {
@@ -70,7 +70,7 @@ func TestAJoinedDeviceRefusesADevelopmentHub(t *testing.T) {
 func TestADismissalAppliesToOneKey(t *testing.T) {
 	dir, id := joined(t)
 	if readDismissed(dir, id) != nil {
-		t.Error("a device without a dismissal has one")
+		t.Error("a device without a dismissal file is dismissed")
 	}
 	d := dismissed{Dismissed: wire.Dismissed{Time: time.Date(2026, 11, 22, 5, 0, 0, 0, time.UTC), By: "kari",
 		Reason: "Node pi-1 was deleted"}, Key: keyOf(id), Done: true}
@@ -78,7 +78,7 @@ func TestADismissalAppliesToOneKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	if have := readDismissed(dir, id); have == nil || *have != d {
-		t.Errorf("got %+v", have)
+		t.Errorf("the stored dismissal is %+v, want %+v", have, d)
 	}
 	_, rejoined := joined(t)
 	if readDismissed(dir, rejoined) != nil {

@@ -67,7 +67,7 @@ func TestTheAgentWaitsForTheEngineThatHasTheContainers(t *testing.T) {
 		t.Errorf("stopped engine: got %q %v", socket, err)
 	}
 	if _, err := findWorkloads(t.Context(), "auto", state); !errors.Is(err, engine.ErrUnavailable) {
-		t.Errorf("reset with a stopped engine: %v", err)
+		t.Errorf("reset with a stopped engine: the error is %v, want ErrUnavailable", err)
 	}
 	second := serve(podman)
 	if socket, err := at("auto"); socket != podman {

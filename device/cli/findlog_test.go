@@ -43,7 +43,7 @@ func TestFindContainerSelectsOnePod(t *testing.T) {
 	} {
 		id, err := findContainer(t.Context(), e, tt.want)
 		if id != tt.id || (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
-			t.Errorf("%s: %q, %v; want %q, %q", tt.name, id, err, tt.id, tt.wantErr)
+			t.Errorf("%s: the container is %q, error %v; want %q, error %q", tt.name, id, err, tt.id, tt.wantErr)
 		}
 	}
 }

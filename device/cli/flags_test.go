@@ -27,7 +27,7 @@ func TestTheAgentRefusesSwap(t *testing.T) {
 		}
 		if err := refuseSwap(root); (err == nil) != (tt.want == "") ||
 			err != nil && !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+			t.Errorf("%s: the error is %v, want %q", tt.name, err, tt.want)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func TestTheKubeletsNamesAreOurs(t *testing.T) {
 			taints, _ := fl.GetStringArray("taint")
 			if name, _ := fl.GetString("node-name"); name != c.name || fmt.Sprint(labels) != c.labels ||
 				fmt.Sprint(taints) != c.taints {
-				t.Errorf("%s %s: %s, %v, %v", cmd.Name(), c.args, name, labels, taints)
+				t.Errorf("%s %s: the name is %s, the labels %v, the taints %v", cmd.Name(), c.args, name, labels, taints)
 			}
 		}
 	}

@@ -55,7 +55,7 @@ func TestRootReadsTheAgentsLog(t *testing.T) {
 	var out strings.Builder
 	if err := readLog(t.Context(), dir, wire.Request{Type: wire.RequestNodeLogs, TailLines: &tail}, &out); err != nil ||
 		out.String() != "level=INFO msg=two\n" {
-		t.Errorf("%q, %v", out.String(), err)
+		t.Errorf("the log is %q, error %v, want the last line", out.String(), err)
 	}
 
 	r, w := io.Pipe()

@@ -80,7 +80,7 @@ items:
 		if c.output != "" {
 			_ = checkPolicy(&out, c.args[0], c.args[1:])
 			if !strings.Contains(out.String(), c.output) {
-				t.Errorf("%s: got %q", c.name, out.String())
+				t.Errorf("%s: the output is %q, want %q", c.name, out.String(), c.output)
 			}
 		}
 	}
@@ -96,6 +96,6 @@ func TestTheExampleIsTheDefault(t *testing.T) {
 	want.Capabilities, want.UnsafeSysctls, want.Registries, want.Signatures = []string{}, []string{}, []string{},
 		[]policy.Signature{}
 	if !reflect.DeepEqual(p.Document, want) {
-		t.Errorf("%+v, want %+v", p.Document, want)
+		t.Errorf("the example is %+v, want the default %+v", p.Document, want)
 	}
 }

@@ -47,7 +47,7 @@ func TestResetRemovesAllContainersAndNetworks(t *testing.T) {
 		}
 		ids[c.pod+" "+c.name] = id
 	}
-	// the agent's id, and the node's name before the agent had an id
+	// a network of the node's earlier name, and one of its present name
 	for node, block := range map[string]string{"pi-1": "10.9.0.0/24", "pi-2": "10.9.1.0/24"} {
 		if err := fake.EnsureNetwork(t.Context(), agent.Network(node, "here", block)); err != nil {
 			t.Fatal(err)

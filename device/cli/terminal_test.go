@@ -28,7 +28,7 @@ func TestAnImpostorCannotWriteControlCharacters(t *testing.T) {
 	token := "FLT1." + strings.Repeat("a", 32) + ".abcdefgh.abcdefghijklmnopqrstuvwxyz"
 	code, stderr := output(t, "join", server.URL, "--token", token, "--node-name", "pi-1", "--state-dir", t.TempDir())
 	if code == 0 || !strings.Contains(stderr, "not a Flotilla hub") || strings.ContainsAny(stderr, "\x1b\x07") {
-		t.Errorf("code %d: %q", code, stderr)
+		t.Errorf("exit code %d, want an error without control characters: %q", code, stderr)
 	}
 }
 
@@ -43,6 +43,6 @@ func TestAHubCannotWriteControlCharacters(t *testing.T) {
 	}
 	if text := b.String(); strings.ContainsAny(text, "\x1b\x07") || strings.Count(text, `\u001b`) != 2*6 ||
 		!strings.Contains(text, "False: ø") {
-		t.Errorf("%q", text)
+		t.Errorf("the text is not escaped or incomplete: %q", text)
 	}
 }

@@ -29,7 +29,7 @@ func TestReadToken(t *testing.T) {
 		got, err := readToken(tt.word, tt.file, strings.NewReader(tt.stdin))
 		if got != tt.want || (err == nil) != (tt.wrong == "") ||
 			err != nil && (!strings.Contains(err.Error(), tt.wrong) || strings.Contains(err.Error(), "FLT1.secret")) {
-			t.Errorf("%s: %q, %v", tt.name, got, err)
+			t.Errorf("%s: the token is %q, error %v; want %q, error %q", tt.name, got, err, tt.want, tt.wrong)
 		}
 	}
 }

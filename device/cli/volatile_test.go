@@ -28,7 +28,7 @@ func TestSecretsHaveAPlaceInMemory(t *testing.T) {
 		{"a device without a tmpfs", 1000, "/none", disk, ""},
 	} {
 		if got := volatileOf("/var/lib/x", c.user, c.runtime, c.shared); got != c.want {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+			t.Errorf("%s: the directory is %q, want %q", c.name, got, c.want)
 		}
 	}
 }

@@ -44,9 +44,9 @@ const (
 )
 
 // askAgain repeats a request until a hub has a final answer, and returns that hub. A busy hub says
-// when to repeat the request. So does a hub that waits for approval, which may take any time,
-// across restarts of the hub and outages. If a hub does not respond, askAgain tries the next one of
-// the list.
+// when to repeat the request. A hub that waits for an administrator's approval says so too; that
+// may take any time, across restarts of the hub and outages. If a hub does not respond, askAgain
+// tries the next one of the list.
 func askAgain(ctx context.Context, c *http.Client, hubs []*url.URL, request wire.JoinRequest,
 	waits func(string)) (wire.JoinAnswer, *url.URL, error) {
 	at, silent := 0, 0 // silent is the number of hubs in a row that did not respond
@@ -169,7 +169,7 @@ func explain(err error, base *url.URL, hubTime time.Time) error {
 				c.NotAfter.UTC().Format(time.RFC3339))
 		}
 		if !hubTime.IsZero() {
-			says = "the hub's says " + hubTime.UTC().Format(time.RFC3339)
+			says = "the hub's clock says " + hubTime.UTC().Format(time.RFC3339)
 		}
 		return fmt.Errorf("%w says %s, and %s; set it (for example with `date -s`) and try again", ErrClock,
 			time.Now().UTC().Format(time.RFC3339), says)

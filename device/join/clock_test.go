@@ -61,7 +61,7 @@ func TestCheckTimeWithAClockDecadesAhead(t *testing.T) {
 	}
 }
 
-// Even if the clock is beyond the end, or the half of the life, of every certificate, a new
+// Even if the clock is past half of the life, or past the end, of every certificate, a new
 // certificate is not renewed at once.
 func TestAWrongClockDoesNotRepeatARenewal(t *testing.T) {
 	now := time.Now()

@@ -39,7 +39,7 @@ func TestAJoinSurvivesAPowerCut(t *testing.T) {
 		if _, e := os.Stat(filepath.Join(dir, IdentityFile)); e != nil {
 			t.Skipf("cannot trace processes: %v: %s", err, output)
 		}
-		t.Fatalf("%v: %s", err, output)
+		t.Fatalf("trace the join: %v: %s", err, output)
 	}
 	calls, err := os.ReadFile(dir + ".calls")
 	if err != nil {

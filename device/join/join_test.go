@@ -203,7 +203,7 @@ func TestADeviceKeepsAllAddressesOfItsHub(t *testing.T) {
 		h.brokers = []string{"a.example:8883", bad}
 		if _, err := Renew(t.Context(), id, Options{StateDir: dir}); err == nil ||
 			!strings.Contains(err.Error(), "no MQTT address") {
-			t.Errorf("%q: %v", bad, err)
+			t.Errorf("address %q: the error is %v", bad, err)
 		}
 	}
 	h.brokers = make([]string, wire.MaxBrokers+1)
@@ -226,7 +226,7 @@ func TestADeviceJoinsTheHubOfItsToken(t *testing.T) {
 	}
 	if id.Node != "pi-1" || id.Site != "oslo" || id.Hub != "h1" || id.MQTTAddress != "127.0.0.1:8883" ||
 		id.HubURL != h.URL || id.LeaseIntervalSeconds != 10 || id.MachineID != "00112233445566aa" {
-		t.Fatalf("%+v", id)
+		t.Fatalf("the identity is %+v", id)
 	}
 	requests, everything := h.seen()
 	if requests != "GET /join/ca, POST /join" || !strings.Contains(everything, secret) {
@@ -237,11 +237,11 @@ func TestADeviceJoinsTheHubOfItsToken(t *testing.T) {
 	}
 	again, err := Load(dir)
 	if err != nil || !reflect.DeepEqual(again, id) {
-		t.Fatalf("%v %+v", err, again)
+		t.Fatalf("load the identity: error %v, got %+v", err, again)
 	}
 	entries, _ := os.ReadDir(dir)
 	if len(entries) != 2 {
-		t.Fatalf("%v", entries)
+		t.Fatalf("the state directory has %v, want two files", entries)
 	}
 	for _, e := range entries {
 		if info, err := e.Info(); err != nil || info.Mode().Perm() != 0o600 {
@@ -281,7 +281,7 @@ func TestOnlyTheTokensHubGetsTheSecret(t *testing.T) {
 				}
 			}
 			if entries, _ := os.ReadDir(dir); len(entries) != 0 {
-				t.Fatalf("%v", entries)
+				t.Fatalf("a refused join leaves the files %v", entries)
 			}
 		})
 	}
@@ -363,7 +363,7 @@ func TestTheErrorHasTheHubsRefusal(t *testing.T) {
 		h.refuse = &refusal{code: c.code, text: c.text}
 		_, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})
 		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
-			t.Errorf("%d: %v", c.code, err)
+			t.Errorf("status %d: the error is %v, want %v: %s", c.code, err, c.want, c.text)
 		}
 	}
 	h.refuse, h.node = nil, "somebody-else"
@@ -464,7 +464,7 @@ func TestRenewalKeepsTheKeyAndTheName(t *testing.T) {
 	}
 	if fresh.Key != id.Key || fresh.Certificate == id.Certificate || fresh.Node != id.Node ||
 		fresh.MachineID != id.MachineID {
-		t.Fatalf("%+v", fresh)
+		t.Fatalf("the renewed identity is %+v", fresh)
 	}
 	if stored, err := Load(dir); err != nil || !reflect.DeepEqual(stored, fresh) {
 		t.Fatal(err)
@@ -688,7 +688,7 @@ func TestTheErrorOfADamagedIdentityHasTheNextStep(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "join again") {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("identity file %q: the error is %v, want the advice to join again", text, err)
 		}
 	}
 }
@@ -713,7 +713,7 @@ func TestADamagedIdentityIsReadFromItsCopy(t *testing.T) {
 			}
 			got, err := Load(dir)
 			if err != nil || !reflect.DeepEqual(got, id) {
-				t.Fatalf("%s with %d bytes: %v", name, len(text), err)
+				t.Fatalf("load the identity with %s of %d bytes: %v", name, len(text), err)
 			}
 			if repaired, err := Repair(dir, got); err != nil || !slices.Equal(repaired, []string{name}) {
 				t.Fatalf("%s with %d bytes: repaired %q, %v", name, len(text), repaired, err)
@@ -727,6 +727,6 @@ func TestADamagedIdentityIsReadFromItsCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Load(dir); !errors.Is(err, ErrNotJoined) {
-		t.Errorf("without the file: %v", err)
+		t.Errorf("without the file the error is %v, want ErrNotJoined", err)
 	}
 }

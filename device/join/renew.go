@@ -127,13 +127,13 @@ func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Durati
 }
 
 // Run renews the identity at half of its certificate's life, and on request, and calls changed for
-// each new identity. The time varies by ±10 % so that a fleet does not renew at the same time. It
+// each new identity. The time varies by ±10 % so that a fleet does not renew at the same time. Run
 // checks the clock each minute, because a board that was off for months starts with an old date.
 //
-// A failed renewal is repeated after an hour, at the expiry, every half minute after it, or when
-// the hub says. With an unknown clock, Run renews at the start, with growing pauses after failures.
-// An identity that cannot be stored is used, and renewed again after an hour. Run returns when ctx
-// or the enrolment ends.
+// A failed renewal is repeated after an hour, at the expiry, every half minute after the expiry, or
+// when the hub says. With an unknown clock, Run renews at the start, with growing pauses after
+// failures. An identity that cannot be stored is used, and renewed again after an hour. Run returns
+// when ctx or the enrolment ends.
 func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) error {
 	fraction := 0.45 + 0.1*rand.Float64()
 	renewed, stored := false, true

@@ -54,7 +54,7 @@ func rootOf(roots []*x509.Certificate, token wire.JoinToken) *x509.Certificate {
 type Live struct{ atomic.Pointer[Identity] }
 
 // Follow makes a configuration of Identity.TLS use the present certificate and roots at each
-// handshake, because both change while a link runs. checkTime has the time of the check. The
+// handshake, because both change while a link runs. checkTime returns the time of the check. The
 // expected name is the ServerName of the connection state, which the link sets for IP addresses
 // too.
 func (l *Live) Follow(c *tls.Config, lastKnown time.Time) {

@@ -121,7 +121,7 @@ func checkOwner(dir string) error {
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
 		return fmt.Errorf("use the state directory %s: it belongs to user %d, and this is user %d: choose another one "+
-			"with --state-dir, or give it over with chown", dir, st.Uid, os.Geteuid())
+			"with --state-dir, or change its owner with chown", dir, st.Uid, os.Geteuid())
 	}
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
 		return fmt.Errorf("use the state directory %s: other users can write to it (mode %04o): chmod go-w it, or "+

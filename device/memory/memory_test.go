@@ -75,11 +75,11 @@ func TestGenerationsCompareWithinOneHub(t *testing.T) {
 		{"a lower generation of another hub is stored", desired(1, "two", "d"), false},
 	} {
 		if err := m.SetDesired(c.d); errors.Is(err, ErrOlder) != c.refused || err != nil && !c.refused {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: the error is %v", c.name, err)
 		}
 	}
 	if d, _ := m.Desired(); d.Hub != "two" || d.Generation != 1 {
-		t.Errorf("the stored state is generation %d of hub %s", d.Generation, d.Hub)
+		t.Errorf("the stored state is generation %d of hub %s, want 1 of two", d.Generation, d.Hub)
 	}
 }
 
@@ -215,7 +215,7 @@ func TestAHubCanAlwaysBeReplaced(t *testing.T) {
 		{"a leap from the highest counted number", 1 << 54, "one", false},
 	} {
 		if err := m.SetDesired(wire.Desired{Generation: c.generation, Hub: c.hub}); (err == nil) != c.accepted {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: the error is %v", c.name, err)
 		}
 	}
 }
@@ -269,7 +269,7 @@ func TestAdviceSuggestsSudo(t *testing.T) {
 	} {
 		if logged := advice(fmt.Errorf("mkdir: %w", c.err), c.user); strings.Contains(logged, "sudo") != c.sudo ||
 			!strings.Contains(logged, "--state-dir") {
-			t.Errorf("user %d, %v: %q", c.user, c.err, logged)
+			t.Errorf("the advice to user %d for the error %v is %q", c.user, c.err, logged)
 		}
 	}
 }

@@ -59,8 +59,8 @@ func (m *Memory) setPulled(next []Pulled) error {
 		err = write(m.disk, filepath.Join(m.dir, pulledFile), body)
 	}
 	if m.setTrouble(pulledFile, err); err != nil {
-		return fmt.Errorf("store which images were pulled: %w; after a restart the others count as the "+
-			"owner's, and stay", err)
+		return fmt.Errorf("store which images were pulled: %w; after a restart the images that are "+
+			"not stored count as the owner's, and stay", err)
 	}
 	return nil
 }

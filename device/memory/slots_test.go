@@ -63,7 +63,7 @@ func TestOneDamagedCopyLosesNoDesiredState(t *testing.T) {
 				if got := m.Trouble(); !strings.Contains(got, path) ||
 					!strings.Contains(got, fmt.Sprintf("generation %d", want)) ||
 					!strings.Contains(logged.String(), "level=ERROR") {
-					t.Errorf("trouble %q, logged %q", got, logged)
+					t.Errorf("trouble %q lacks %s or generation %d; logged %q", got, path, want, logged)
 				}
 				if name != "a directory" { // both copies are written again at the start
 					_ = m.Close()
@@ -205,7 +205,7 @@ func TestATextWithOneCopyIsUsed(t *testing.T) {
 		}
 	}
 	if d, _ := m.Desired(); d.Generation != 2 || !strings.Contains(m.Trouble(), "only one of the two copies") {
-		t.Errorf("generation %d, trouble %q", d.Generation, m.Trouble())
+		t.Errorf("generation %d, trouble %q; want 2 and that one copy is missing", d.Generation, m.Trouble())
 	}
 	_ = m.Close()
 	again, _ := open(t, dir)
@@ -234,7 +234,7 @@ func TestAFullDiskTakesTheNextDesiredState(t *testing.T) {
 	}
 	for g := range int64(4) {
 		if err := m.SetDesired(desired(2+g, "hub", "a", "b", "c", fmt.Sprint("new", g))); err != nil {
-			t.Errorf("generation %d: %v", 2+g, err)
+			t.Errorf("store generation %d: %v", 2+g, err)
 		}
 	}
 	large := desired(9, "hub", strings.Repeat("x", 1<<20))
@@ -262,7 +262,7 @@ func TestAnOlderAgentsDesiredStateIsRead(t *testing.T) {
 	m, _ := open(t, dir)
 	d, ok := m.Desired()
 	if !ok || d.Generation != 7 {
-		t.Fatalf("stored %v, generation %d", ok, d.Generation)
+		t.Fatalf("stored %v, generation %d, want 7", ok, d.Generation)
 	}
 	if err := m.SetDesired(d); err != nil { // the desired state is unchanged
 		t.Fatal(err)

@@ -43,7 +43,7 @@ func TestVerifiedImagesSurviveARestart(t *testing.T) {
 	}
 	m = open()
 	if v, ok := m.Verified("web:9"); !ok || v != last || len(m.verified) != maxVerified {
-		t.Errorf("got %+v %v of %d images", v, ok, len(m.verified))
+		t.Errorf("the last image is %+v (%v) of %d, want %+v of %d", v, ok, len(m.verified), last, maxVerified)
 	}
 	if _, ok := m.Verified("web:0"); ok {
 		t.Error("the oldest is not dropped")
