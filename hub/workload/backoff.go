@@ -161,8 +161,9 @@ func (p *pass) expireLoss(k state.Key) {
 // remaining ones (zero: all may be created).
 //
 // Kubernetes replaces a lost pod at once, so a device that rejects its pods makes it create
-// thousands. Here the losses of the last strike wait. After failures, only as many pods are retried
-// as have become ready, or one after the back-off, until backoffReset. Only the hub's clock counts.
+// thousands. Here the replacements of the last strike's pods wait. After failures there are at most
+// as many unready pods as ready ones, or one after the back-off, until backoffReset. Only the hub's
+// clock counts.
 func (p *pass) allowance(owner state.Object, of string, missing int, live []*corev1.Pod) (int, time.Time) {
 	l := p.lossOf(owner, of)
 	if l == nil || l.Count < 2 || missing <= 0 {

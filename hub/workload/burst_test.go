@@ -79,7 +79,7 @@ func TestALargeWorkloadIsCheckedOnceASecond(t *testing.T) {
 			f := newFleet(t)
 			f.put(c.o).settle().pass(5 * time.Second).quiet()
 			if n := len(f.livePods()); n != many {
-				t.Fatalf("there are %d pods", n)
+				t.Fatalf("there are %d pods, want %d", n, many)
 			}
 			f.pass(300 * time.Millisecond)
 			for range 3 {

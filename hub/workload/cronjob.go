@@ -245,7 +245,7 @@ func (p *pass) waitEvent(c *batchv1.CronJob, was *state.Backoff, at time.Time) {
 	p.do(change)
 }
 
-// nextLoss returns a modifiable copy of the CronJob's stored Loss.
+// nextLoss returns a modifiable copy of the CronJob's stored back-off.
 func (p *pass) nextLoss(c *batchv1.CronJob, was *state.Backoff) *state.Backoff {
 	if was != nil {
 		return was.DeepCopy()

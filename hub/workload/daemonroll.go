@@ -232,7 +232,7 @@ func (d *daemon) replicaFailure(st *appsv1.DaemonSetStatus, refused string) bool
 	}
 	st.Conditions = others
 	if len(of.Conditions) > 0 && d.Complete != nil {
-		// retry all nodes, not only the status
+		// check all nodes again, not only the status
 		d.wakeFor(state.Subject{Key: d.key, Part: partTemplate}, d.retryAt(of.Conditions[0].LastTransitionTime))
 	}
 	return isNew

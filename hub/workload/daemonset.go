@@ -216,7 +216,7 @@ func addDaemonTolerations(spec *corev1.PodSpec) {
 	add(corev1.TaintNodeMemoryPressure, corev1.TaintEffectNoSchedule)
 	add(corev1.TaintNodePIDPressure, corev1.TaintEffectNoSchedule)
 	add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
-	if critical(spec) { // as in Kubernetes while it had this taint
+	if critical(spec) { // as Kubernetes did while it had this taint
 		add(api.TaintOutOfDisk, corev1.TaintEffectNoExecute)
 		add(api.TaintOutOfDisk, corev1.TaintEffectNoSchedule)
 	}
@@ -276,7 +276,7 @@ func (d *daemon) place(node string, pods []*corev1.Pod) {
 		}
 	case len(live) == 0 && run && !leaving:
 		many, retry := d.allowance(d.ds, node, 1, nil)
-		if many == 0 { // keep the finished pod, which shows why
+		if many == 0 { // keep the finished pod: it shows why it ended
 			d.wakeFor(d.onNode(node), retry)
 			return
 		}
@@ -350,7 +350,7 @@ func (d *daemon) launch(node string) {
 	c := state.Put(d.admitted(pod),
 		fmt.Sprintf("create %s for %s on %s", state.Display(pod), d.ds.Name, node)).Event("SuccessfulCreate")
 	c.About, c.Source = d.ds, "daemonset-controller"
-	if d.counted(d.ds.Namespace) { // check the quota retry before the next pod
+	if d.counted(d.ds.Namespace) { // check the quota again before the next pod
 		d.do(c)
 		d.podRefusal = nil
 		return

@@ -47,12 +47,12 @@ func TestDaemonSetLaunches(t *testing.T) {
 			}
 			f := newFleet(t).put(ds).settle().put(c.node).settle().quiet()
 			if got := len(f.livePods()) == 1; got != c.runs {
-				t.Fatalf("%d pods", len(f.livePods()))
+				t.Fatalf("there are %d pods; want one: %v", len(f.livePods()), c.runs)
 			}
 			silent := slices.ContainsFunc(c.node.Spec.Taints,
 				func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
 			if got := f.daemonSet().Status.DesiredNumberScheduled == 1; got != (c.runs || silent) {
-				t.Errorf("status: %+v", f.daemonSet().Status)
+				t.Errorf("the number of desired pods is wrong: %+v", f.daemonSet().Status)
 			}
 			if c.runs {
 				if pod := f.livePods()[0]; pod.Spec.NodeName != "" && pod.Spec.NodeName != "pi" || targetOf(pod) != "pi" {
@@ -69,7 +69,7 @@ func TestDaemonSetFollowsItsNodes(t *testing.T) {
 	f.put(daemonSet()).settle().quiet().run().settle().quiet()
 	if st := f.daemonSet().Status; st.DesiredNumberScheduled != 3 || st.NumberAvailable != 3 ||
 		st.UpdatedNumberScheduled != 3 || st.NumberUnavailable != 0 || st.ObservedGeneration != 1 {
-		t.Fatalf("status: %+v", st)
+		t.Fatalf("the status is %+v, want 3 updated and available pods", st)
 	}
 	tainted := func(effect corev1.TaintEffect) func(state.Object) {
 		return func(o state.Object) {
@@ -95,7 +95,7 @@ func TestDaemonSetFollowsItsNodes(t *testing.T) {
 	}
 	f.run().settle().remove(state.Key{Kind: state.Nodes, Name: "pi-2"}).pass(time.Minute).quiet()
 	if st := f.daemonSet().Status; len(f.pods()) != 2 || st.DesiredNumberScheduled != 2 {
-		t.Errorf("after a node is deleted: %v %+v", f.pods(), st)
+		t.Errorf("after a node is deleted the pods are %v, want 2; the status is %+v", f.pods(), st)
 	}
 }
 
@@ -226,7 +226,7 @@ func TestADaemonSetRolloutStopsAtASilentNode(t *testing.T) {
 			}
 			if st := f.daemonSet().Status; st.DesiredNumberScheduled != 6 || st.NumberUnavailable != int32(c.before)+1 &&
 				c.surge == 0 {
-				t.Errorf("status: %+v", st)
+				t.Errorf("the status is %+v, want 6 pods, the silent ones unavailable", st)
 			}
 		})
 	}
@@ -268,7 +268,7 @@ func TestDaemonSetSurgeBacksOff(t *testing.T) {
 		f.pass(time.Minute).run().settle().quiet()
 	}
 	if st := f.daemonSet().Status; st.UpdatedNumberScheduled != 1 || st.NumberAvailable != 1 || len(f.pods()) != 1 {
-		t.Errorf("%+v %v", st, f.pods())
+		t.Errorf("the status is %+v, want 1 updated and available pod; pods %v", st, f.pods())
 	}
 }
 
@@ -309,11 +309,11 @@ func TestDaemonSetOnDeleteWaitsForADeletion(t *testing.T) {
 		ds.Generation, ds.Spec.Template.Spec.Containers[0].Image = 2, "probe:2"
 	}).settle().quiet()
 	if st := f.daemonSet().Status; len(f.livePods()) != 2 || st.UpdatedNumberScheduled != 0 {
-		t.Fatalf("the status is %+v", st)
+		t.Fatalf("with OnDelete the status is %+v, want no updated pod", st)
 	}
 	f.remove(podKey(f.pods()[0])).settle().run().settle().quiet()
 	if st := f.daemonSet().Status; st.UpdatedNumberScheduled != 1 {
-		t.Errorf("the status is %+v", st)
+		t.Errorf("after a deletion the status is %+v, want 1 updated pod", st)
 	}
 }
 
@@ -343,7 +343,7 @@ func TestDaemonSetHistory(t *testing.T) {
 	}
 	to("probe:2")
 	if got := revisions(); !slices.Equal(got, []int64{1, 2}) {
-		t.Fatalf("revisions %v", got)
+		t.Fatalf("the revisions are %v, want 1 and 2", got)
 	}
 	to("probe:1")
 	if got := revisions(); !slices.Equal(got, []int64{2, 3}) {
@@ -356,7 +356,7 @@ func TestDaemonSetHistory(t *testing.T) {
 	}
 	for r := range state.Each[*appsv1.ControllerRevision](f.s, state.ControllerRevisions, "") {
 		if !hasTemplate(r, &f.daemonSet().Spec.Template) == (r.Revision == 5) {
-			t.Errorf("revision %d: %s", r.Revision, r.Data.Raw)
+			t.Errorf("only revision 5 should have the template, but see revision %d: %s", r.Revision, r.Data.Raw)
 		}
 	}
 }
@@ -368,11 +368,11 @@ func TestCriticalDaemonsTolerateAFullDisk(t *testing.T) {
 		priority *int32
 		want     bool
 	}{
-		{"an ordinary daemon does not", "", nil, false},
-		{"a high priority does not", "important", new(int32(1_000_000)), false},
-		{"system-node-critical does", "system-node-critical", nil, true},
-		{"system-cluster-critical does", "system-cluster-critical", nil, true},
-		{"a system priority does", "", new(int32(2_000_000_000)), true},
+		{"no priority", "", nil, false},
+		{"a high priority", "important", new(int32(1_000_000)), false},
+		{"system-node-critical", "system-node-critical", nil, true},
+		{"system-cluster-critical", "system-cluster-critical", nil, true},
+		{"a system priority", "", new(int32(2_000_000_000)), true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ds := daemonSet()
@@ -381,7 +381,7 @@ func TestCriticalDaemonsTolerateAFullDisk(t *testing.T) {
 			full.Spec.Taints = []corev1.Taint{{Key: fleetapi.TaintOutOfDisk, Effect: corev1.TaintEffectNoSchedule}}
 			f := newFleet(t).put(full, ds).settle()
 			if got := len(f.livePods()) == 1; got != tt.want {
-				t.Errorf("the node gets a pod: %v, want %v", got, tt.want)
+				t.Errorf("the full node gets a pod: %v, want %v", got, tt.want)
 			}
 		})
 	}

@@ -19,7 +19,7 @@ func TestADeploymentCreatesItsPods(t *testing.T) {
 	rs := f.sets("default")
 	if len(rs) != 1 || !strings.HasPrefix(rs[0].Name, "kiosk-") || rs[0].Labels["pod-template-hash"] == "" ||
 		rs[0].Name != "kiosk-"+rs[0].Labels["pod-template-hash"] {
-		t.Fatalf("replica sets: %+v", rs)
+		t.Fatalf("the replica sets are %+v, want one named after its hash", rs)
 	}
 	if rs[0].Annotations[revisionAnnotation] != "1" || f.deploy().Annotations[revisionAnnotation] != "1" {
 		t.Errorf("the revision is not 1: %v %v", rs[0].Annotations, f.deploy().Annotations)
@@ -33,7 +33,7 @@ func TestADeploymentCreatesItsPods(t *testing.T) {
 			t.Errorf("the ReplicaSet is not the controller of %s: %+v", pod.Name, ref)
 		}
 		if pod.UID == "" || pod.Labels["pod-template-hash"] != rs[0].Labels["pod-template-hash"] {
-			t.Errorf("%s: uid %q labels %v", pod.Name, pod.UID, pod.Labels)
+			t.Errorf("pod %s has the uid %q and the labels %v, want the hash of its ReplicaSet", pod.Name, pod.UID, pod.Labels)
 		}
 	}
 	if f.rolledOut() {
@@ -99,7 +99,7 @@ func TestARollingUpdateRespectsItsLimits(t *testing.T) {
 			}
 			for _, pod := range f.livePods() {
 				if pod.Spec.Containers[0].Image != "kiosk:2" {
-					t.Errorf("%s runs %s", pod.Name, pod.Spec.Containers[0].Image)
+					t.Errorf("%s runs %s, want kiosk:2", pod.Name, pod.Spec.Containers[0].Image)
 				}
 			}
 		})
@@ -123,7 +123,8 @@ func TestRollbackReusesTheReplicaSetAndGivesItTheNewestRevision(t *testing.T) {
 	sets := f.sets("default")
 	if len(sets) != 2 || sets[1].Name != first || sets[1].Annotations[revisionAnnotation] != "3" ||
 		sets[1].Annotations[revisionHistoryAnnotation] != "1" {
-		t.Fatalf("after the rollback: %s %v", sets[1].Name, sets[1].Annotations)
+		t.Fatalf("after the rollback the newest ReplicaSet is %s with %v, want the first, revision 3", sets[1].Name,
+			sets[1].Annotations)
 	}
 	if f.deploy().Annotations[revisionAnnotation] != "3" || *sets[0].Spec.Replicas != 0 || !f.rolledOut() {
 		t.Errorf("the deployment has revision %s, the old ReplicaSet %d replicas",
@@ -141,7 +142,7 @@ func TestPastRevisionsAreLimited(t *testing.T) {
 	f.roll("kiosk:2").roll("kiosk:1")
 	past := f.sets("default")[1].Annotations[revisionHistoryAnnotation]
 	if len(past) > 2000 || !strings.HasPrefix(past, "100,") || !strings.HasSuffix(past, ",100,1") {
-		t.Errorf("%d bytes: %.12s…%s", len(past), past, past[max(len(past)-12, 0):])
+		t.Errorf("the past revisions have %d bytes: %.12s…%s", len(past), past, past[max(len(past)-12, 0):])
 	}
 }
 
@@ -261,7 +262,8 @@ func TestPausedDeploymentScalesButDoesNotRoll(t *testing.T) {
 	f := newFleet(t).put(deployment(2)).settle().run("pi-1").settle()
 	f.spec(func(s *appsv1.DeploymentSpec) { s.Paused, s.Template = true, template("kiosk:2") }).settle().quiet()
 	if len(f.sets("default")) != 1 || f.progressing().Reason != "DeploymentPaused" {
-		t.Fatalf("%d replica sets, %s", len(f.sets("default")), f.progressing().Reason)
+		t.Fatalf("%d replica sets, Progressing has the reason %s; want 1, DeploymentPaused", len(f.sets("default")),
+			f.progressing().Reason)
 	}
 	f.spec(func(s *appsv1.DeploymentSpec) { *s.Replicas = 4 }).settle().quiet()
 	if n := len(f.livePods()); n != 4 {
@@ -296,7 +298,7 @@ func TestProgressDeadline(t *testing.T) {
 	}
 	f.pass(time.Second).quiet()
 	if c := f.progressing(); c.Reason != "ProgressDeadlineExceeded" || c.Status != corev1.ConditionFalse {
-		t.Fatalf("after 600 s: %+v", c)
+		t.Fatalf("after 600 s Progressing is %+v, want ProgressDeadlineExceeded", c)
 	}
 	f.run("pi-1").settle().quiet()
 	if c := f.progressing(); c.Reason != "NewReplicaSetAvailable" {
@@ -317,13 +319,13 @@ func TestARolloutIsLateOnlyAfterItsDevicesReport(t *testing.T) {
 	}
 	f := resumed().pass(39 * time.Second).quiet()
 	if c := f.progressing(); c.Status != corev1.ConditionTrue {
-		t.Errorf("before the devices have reported: %+v", c)
+		t.Errorf("before the devices have reported Progressing is %+v", c)
 	}
 	if c := f.run("pi-1").settle().quiet().progressing(); c.Reason != "NewReplicaSetAvailable" {
-		t.Errorf("after the pod is ready: %+v", c)
+		t.Errorf("after the pod is ready Progressing is %+v, want NewReplicaSetAvailable", c)
 	}
 	if c := resumed().pass(40 * time.Second).quiet().progressing(); c.Reason != "ProgressDeadlineExceeded" {
-		t.Errorf("without progress: %+v", c)
+		t.Errorf("without progress Progressing is %+v, want ProgressDeadlineExceeded", c)
 	}
 }
 
@@ -337,7 +339,7 @@ func TestMinReadySeconds(t *testing.T) {
 	}
 	f.pass(30 * time.Second).quiet()
 	if f.deploy().Status.AvailableReplicas != 1 {
-		t.Errorf("after 30 s: %+v", f.deploy().Status)
+		t.Errorf("after 30 s the status is %+v, want 1 available pod", f.deploy().Status)
 	}
 }
 
@@ -368,7 +370,7 @@ func TestDeletionCascades(t *testing.T) {
 			}
 			for _, pod := range f.pods() {
 				if deleted := f.s.Pod("default", pod).DeletionTimestamp != nil; deleted == (c.pods > 0) {
-					t.Errorf("%s: deleted=%v", pod, deleted)
+					t.Errorf("pod %s is being deleted: %v, want the opposite", pod, deleted)
 				}
 			}
 			f.run("pi-1").settle().quiet()

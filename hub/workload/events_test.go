@@ -99,8 +99,8 @@ func TestAStormOfEventsReplacesOnlyItself(t *testing.T) {
 	}
 }
 
-// At most limit events remain, the newest of each bucket. A bucket loses events only if no other
-// bucket keeps two more than it. A second call removes nothing.
+// At most limit events remain, the newest of each bucket. A bucket loses events only if every other
+// bucket keeps at most one event more. A second call removes nothing.
 func TestEventsAreRemovedFairly(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -56,7 +56,7 @@ func TestOrphans(t *testing.T) {
 			f.carry(f.d.Decide(f.s, f.d.Subjects(f.s), f.now))
 			f.pass(39 * time.Second)
 			if len(f.pods()) != 2 {
-				f.t.Error("too early")
+				f.t.Error("a pod is removed before the quarantine is over")
 			}
 			f.pass(time.Second)
 		}, 0},
@@ -67,7 +67,7 @@ func TestOrphans(t *testing.T) {
 			c.act(f)
 			f.settle().quiet()
 			if len(f.pods()) != c.left {
-				t.Errorf("left: %v", f.pods())
+				t.Errorf("the pods %v remain, want %d", f.pods(), c.left)
 			}
 			if c.left > 0 {
 				return
@@ -77,7 +77,7 @@ func TestOrphans(t *testing.T) {
 				if p, ok := ch.Object.(*corev1.Pod); ok && !ch.Delete && p.Status.Phase == corev1.PodFailed {
 					failed = append(failed, p.Name)
 					if d := state.PodCondition(p, corev1.DisruptionTarget); d == nil || d.Reason != "DeletionByPodGC" {
-						t.Errorf("condition: %+v", d)
+						t.Errorf("the condition DisruptionTarget is %+v, want DeletionByPodGC", d)
 					}
 				}
 			}
@@ -181,10 +181,11 @@ func TestOwners(t *testing.T) {
 	}
 	f.remove(state.KeyOf(a)).settle().quiet()
 	if has("one") || !has("two") || !has("foreign") || !has("blocked") {
-		t.Errorf("one=%v two=%v foreign=%v blocked=%v", has("one"), has("two"), has("foreign"), has("blocked"))
+		t.Errorf("still present: one=%v two=%v foreign=%v blocked=%v; want all except one", has("one"), has("two"), has("foreign"),
+			has("blocked"))
 	}
 	if refs := f.s.Get(state.KeyOf(two)).GetOwnerReferences(); len(refs) != 1 || refs[0].Name != "b" {
-		t.Errorf("the owners of two are %v", refs)
+		t.Errorf("the owners of two are %v, want only b", refs)
 	}
 	f.edit(state.KeyOf(blocked), func(o state.Object) { o.SetFinalizers(nil) }).settle().quiet()
 	if has("blocked") {
@@ -303,7 +304,7 @@ func TestOwnersInACycleAreDeleted(t *testing.T) {
 			}
 			f.settle().quiet()
 			if len(f.pods()) != size {
-				t.Fatalf("before a deletion: %v", f.pods())
+				t.Fatalf("before a deletion the pods are %v, want %d", f.pods(), size)
 			}
 			f.edit(state.Key{Kind: state.Pods, Namespace: "default", Name: start}, func(o state.Object) {
 				leaving(o.(*corev1.Pod))
@@ -390,7 +391,7 @@ func TestATerminatingNamespaceIsAlwaysEmptied(t *testing.T) {
 		"a user deletes it with orphan":          leave(metav1.FinalizerOrphanDependents),
 		"its owner is removed":                   func(f *fleet, _ state.Key) { f.remove(state.KeyOf(class)) },
 		"its owner is deleted in the foreground": func(f *fleet, _ state.Key) { leaveForeground(f, state.KeyOf(class)) },
-		"its owner is removed, and it has a finalizer": func(f *fleet, k state.Key) {
+		"its owner is removed, and the namespace has a finalizer": func(f *fleet, k state.Key) {
 			f.edit(k, func(o state.Object) { o.SetFinalizers([]string{metav1.FinalizerDeleteDependents}) })
 			f.remove(state.KeyOf(class))
 		},
@@ -443,11 +444,11 @@ func TestPermanentNamespacesIgnoreOwners(t *testing.T) {
 	f.settle().quiet()
 	for o := range f.s.All(state.Namespaces, "") {
 		if o.GetDeletionTimestamp() != nil {
-			t.Errorf("%s is removed", o.GetName())
+			t.Errorf("namespace %s is being deleted", o.GetName())
 		}
 	}
 	if n := f.s.Len(state.Namespaces); n != 4 {
-		t.Errorf("%d objects remain", n)
+		t.Errorf("%d namespaces remain, want 4", n)
 	}
 }
 
@@ -497,13 +498,13 @@ func TestAnEventExpiresByItsLastOccurrence(t *testing.T) {
 		return names
 	}
 	if f.pass(23 * time.Hour); len(left()) != 5 {
-		t.Errorf("after 23 h %v remain", left())
+		t.Errorf("after 23 h the events %v remain, want all 5", left())
 	}
 	if f.pass(time.Hour + eventGrid); fmt.Sprint(left()) != "[again]" {
-		t.Errorf("after 24 h %v remain", left())
+		t.Errorf("after 24 h the events %v remain, want only again", left())
 	}
 	if f.pass(12 * time.Hour); len(left()) != 0 {
-		t.Errorf("at the end %v remain", left())
+		t.Errorf("at the end the events %v remain, want none", left())
 	}
 }
 
@@ -527,10 +528,10 @@ func TestEvents(t *testing.T) {
 	}
 	f.pass(23 * time.Hour)
 	if n := f.s.Len(state.Events); n != 40 {
-		t.Errorf("%d events after 23 h", n)
+		t.Errorf("%d events after 23 h, want 40", n)
 	}
 	f.pass(time.Hour + eventGrid)
 	if n := f.s.Len(state.Events); n != 0 {
-		t.Errorf("%d events after 24 h", n)
+		t.Errorf("%d events after 24 h, want none", n)
 	}
 }

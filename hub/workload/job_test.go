@@ -106,7 +106,7 @@ func TestAJobRunsToItsEnd(t *testing.T) {
 	j := f.job()
 	if uid := string(j.UID); j.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel] != uid ||
 		j.Spec.Template.Labels["job-name"] != "task" || j.Status.StartTime == nil {
-		t.Errorf("%+v %+v", j.Spec, j.Status)
+		t.Errorf("the labels or the start time are missing: spec %+v, status %+v", j.Spec, j.Status)
 	}
 	f.end(2, 0).is("2 active, 2 succeeded, 0 failed")
 	f.end(1, 0).is("2 active, 3 succeeded, 0 failed")
@@ -117,7 +117,7 @@ func TestAJobRunsToItsEnd(t *testing.T) {
 		}
 	}
 	if j := f.job(); j.Status.CompletionTime == nil || state.JobCondition(j, batchv1.JobSuccessCriteriaMet) == nil {
-		t.Errorf("the status is %+v", j.Status)
+		t.Errorf("the completion is missing from the status %+v", j.Status)
 	}
 	f.pass(24 * time.Hour).is("0 active, 5 succeeded, 0 failed, Complete CompletionsReached")
 }
@@ -162,8 +162,8 @@ func TestAnEvictedJobIsRetriedSoon(t *testing.T) {
 	}
 }
 
-// A pod that is lost with its node counts once and is replaced after the same back-off, even if the
-// failure policy ignores it.
+// Pods that are lost with their node are replaced with the back-off of failures, even if the
+// failure policy ignores them.
 func TestEvictedPodsOfAJobBackOff(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) {
 		s.PodReplacementPolicy = new(batchv1.Failed)
@@ -182,7 +182,7 @@ func TestEvictedPodsOfAJobBackOff(t *testing.T) {
 		}
 	}
 	if n := len(f.pods()); n < 8 || n > 14 {
-		t.Errorf("%d pods in an hour", n)
+		t.Errorf("%d pods in an hour, want 8 to 14", n)
 	}
 	f.is("0 active, 0 succeeded, 0 failed")
 }
@@ -196,7 +196,7 @@ func TestADeletedPodOfAJobCountsOnce(t *testing.T) {
 	f.apply(c)
 	f.settle().quiet().is("0 active, 0 succeeded, 1 failed")
 	if p := f.s.Pod("default", pod.Name); len(p.Finalizers) != 0 || *f.job().Status.Terminating != 1 {
-		t.Errorf("%v %v", p.Finalizers, f.job().Status)
+		t.Errorf("the pod has the finalizers %v, want none; the status is %v", p.Finalizers, f.job().Status)
 	}
 	f.pass(10 * time.Second).is("1 active, 0 succeeded, 1 failed")
 
@@ -252,7 +252,7 @@ func TestAnIndexedJob(t *testing.T) {
 		if !strings.HasPrefix(pod.Name, "task-"+i+"-") || pod.Spec.Hostname != "task-"+i ||
 			pod.Labels[batchv1.JobCompletionIndexAnnotation] != i ||
 			pod.Spec.Containers[0].Env[0].ValueFrom.FieldRef.FieldPath != "metadata.annotations['batch.kubernetes.io/job-completion-index']" {
-			t.Errorf("%+v %+v", pod.ObjectMeta, pod.Spec)
+			t.Errorf("the pod's index is not in its name, label and environment: %+v %+v", pod.ObjectMeta, pod.Spec)
 		}
 	}
 	f.end(1, 0, 1).is("2 active, 1 succeeded, 0 failed, indexes 1")
@@ -344,7 +344,7 @@ func TestFailuresOfAnIndexOutliveItsPods(t *testing.T) {
 	f.end(1, 1, 0).is("0 active, 0 succeeded, 1 failed, failed 0, Failed FailedIndexes")
 	f.remove(taskKey).settle().quiet()
 	for l := range f.s.All(state.Losses, "") {
-		t.Errorf("%s remains", l.GetName())
+		t.Errorf("the back-off %s remains", l.GetName())
 	}
 }
 
@@ -382,7 +382,7 @@ func TestADeadlineEndsAJob(t *testing.T) {
 	f.pass(59 * time.Second).is("1 active, 0 succeeded, 0 failed")
 	f.pass(time.Second).quiet().is("0 active, 0 succeeded, 1 failed")
 	if c := state.JobCondition(f.job(), batchv1.JobFailureTarget); c == nil || c.Reason != "DeadlineExceeded" {
-		t.Errorf("the status is %+v", f.job().Status)
+		t.Errorf("the status is %+v, want FailureTarget with DeadlineExceeded", f.job().Status)
 	}
 	f.pass(time.Hour).is("0 active, 0 succeeded, 1 failed") // the pod's device is silent
 	f.remove(state.KeyOf(pod)).settle().quiet().is("0 active, 0 succeeded, 1 failed, Failed DeadlineExceeded")
@@ -467,7 +467,8 @@ func TestADeletedJobReleasesItsPods(t *testing.T) {
 		for pod := range f.s.Pods("") {
 			n++
 			if len(pod.Finalizers)+len(pod.OwnerReferences) > 0 && orphan || len(pod.Finalizers) > 0 {
-				t.Errorf("orphan=%v: %s: %v %v", orphan, pod.Name, pod.Finalizers, pod.OwnerReferences)
+				t.Errorf("orphan=%v: pod %s has the finalizers %v and the owners %v", orphan, pod.Name, pod.Finalizers,
+					pod.OwnerReferences)
 			}
 		}
 		if want := map[bool]int{false: 1, true: 3}[orphan]; n != want { // the running pod has to stop first
@@ -526,7 +527,7 @@ func TestIndexesAreWrittenAsKubernetesDoes(t *testing.T) {
 	for _, c := range [][2]string{{"", ""}, {"0", "0"}, {"1,2", "1,2"}, {"1-2", "1,2"}, {"0,1,2,5,7,8", "0-2,5,7,8"},
 		{"3-1,x,4", "4"}, {"5,1", "5"}, {"0-999999999", ""}} {
 		if got := parseIndexes(c[0]).String(); got != c[1] {
-			t.Errorf("%q: %q, want %q", c[0], got, c[1])
+			t.Errorf("the indexes %q are written as %q, want %q", c[0], got, c[1])
 		}
 	}
 }
@@ -587,7 +588,7 @@ func TestAForceDeletedPodOfAJobIsRemoved(t *testing.T) {
 	c, _ = state.Delete(f.s.Pod(pod.Namespace, pod.Name), f.now, new(int64(0)), "")
 	f.apply(c)
 	if f.settle().quiet(); len(f.pods()) != 0 {
-		t.Errorf("pods %v remain", f.pods())
+		t.Errorf("the pods %v remain, want none", f.pods())
 	}
 }
 
@@ -679,13 +680,13 @@ func TestACronJobHasEventsForItsJobs(t *testing.T) {
 			for _, x := range f.changes {
 				if x.Source == "cronjob-controller" {
 					if about := cmp.Or(x.About, x.Object); state.KindOf(about) != state.CronJobs {
-						t.Errorf("%s is about %s", x.Reason, state.KeyOf(about))
+						t.Errorf("the event %s is about %s, want the CronJob", x.Reason, state.KeyOf(about))
 					}
 					got = append(got, x.Reason+" "+x.Message)
 				}
 			}
 			if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
-				t.Errorf("got %q, want %q", got, c.want)
+				t.Errorf("the events are %q, want %q", got, c.want)
 			}
 		})
 	}
@@ -776,7 +777,7 @@ func TestTheLastMissedStartIsFound(t *testing.T) {
 			t.Fatal(err)
 		}
 		if at, _ := p.dueAt(c, s); at.Format("2006-01-02 15:04") != want {
-			t.Errorf("%s: %s, want %s", schedule, at, want)
+			t.Errorf("the last missed start of %s is %s, want %s", schedule, at, want)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func (r *run) failurePolicy(pod *corev1.Pod) (action batchv1.PodFailurePolicyAct
 	return batchv1.PodFailurePolicyActionCount, 0, ""
 }
 
-// failures returns how often the pod's index failed before it.
+// failures returns how often the index of a pod had failed before the pod.
 func failures(pod *corev1.Pod) int32 {
 	n, _ := strconv.ParseUint(pod.Annotations[batchv1.JobIndexFailureCountAnnotation], 10, 31)
 	return int32(n)

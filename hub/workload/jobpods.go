@@ -86,7 +86,7 @@ func (r *run) start() {
 	r.stopDuplicates()
 	if spare := len(r.live) - int(want); spare > 0 {
 		rankForDeletion(r.live, nil)
-		r.stop(r.live[:spare], fmt.Sprintf("%d are to run", want), false)
+		r.stop(r.live[:spare], fmt.Sprintf("%d pods are wanted", want), false)
 		return
 	}
 	occupied := len(r.live)

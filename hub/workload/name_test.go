@@ -38,7 +38,7 @@ func TestCreatedObjectsHaveValidNames(t *testing.T) {
 						t.Error(errs.ToAggregate())
 					}
 					if wrong := apivalidation.NameIsDNSSubdomain(o.GetName(), false); len(wrong) > 0 {
-						t.Errorf("%s %q: %v", k, o.GetName(), wrong)
+						t.Errorf("the name of %s %q is invalid: %v", k, o.GetName(), wrong)
 					}
 				}
 			}
@@ -59,7 +59,7 @@ func TestCreatedObjectsHaveValidNames(t *testing.T) {
 				hash[o.GetLabels()[appsv1.DefaultDeploymentUniqueLabelKey]] = true
 			}
 			if len(hash) != 2 {
-				t.Errorf("hashes %v", hash)
+				t.Errorf("the hashes are %v, want two", hash)
 			}
 		})
 	}

@@ -39,7 +39,7 @@ func TestAPodWithANodeName(t *testing.T) {
 	one := func(t *testing.T, got []string, want ...string) {
 		t.Helper()
 		if len(got) != 1 {
-			t.Fatalf("got %q", got)
+			t.Fatalf("the events are %q, want one", got)
 		}
 		for _, w := range want {
 			if !strings.Contains(got[0], w) {
@@ -62,7 +62,7 @@ func TestAPodWithANodeName(t *testing.T) {
 	t.Run("the pod stays if its node joins in time", func(t *testing.T) {
 		f := newFleet(t).put(named(camera)).settle().put(with()).settle().quiet().pass(2 * DefaultQuarantine).quiet()
 		if pod := f.s.Pod("default", "kiosk"); pod == nil || pod.Status.Phase != corev1.PodPending {
-			t.Errorf("the pod is %+v", pod)
+			t.Errorf("the pod is %+v, want it pending", pod)
 		}
 	})
 	t.Run("the pod fails if the joined node does not match its selector", func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestAPodWithANodeName(t *testing.T) {
 		one(t, warned(f, "NodeAffinity"), "pods kiosk:", "pi-9")
 		if st := f.s.Pod("default", "kiosk").Status; st.Phase != corev1.PodFailed || st.Reason != "NodeAffinity" ||
 			st.Message == "" {
-			t.Errorf("the pod is %+v", st)
+			t.Errorf("the pod is %+v, want it failed with NodeAffinity", st)
 		}
 	})
 	t.Run("the pod fails if the node does not match its affinity", func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestAPodWithANodeName(t *testing.T) {
 			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "camera", Operator: corev1.NodeSelectorOpExists}}}}}}}
 		f := newFleet(t).put(node("pi-9"), pod).settle().quiet()
 		if st := f.s.Pod("default", "kiosk").Status; st.Reason != "NodeAffinity" {
-			t.Errorf("the pod is %+v", st)
+			t.Errorf("the pod is %+v, want the reason NodeAffinity", st)
 		}
 	})
 	t.Run("a running or scheduled pod stays when the label is removed", func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestAPodWithANodeName(t *testing.T) {
 				"camera")
 		}).settle().quiet()
 		if st := f.s.Pod("default", "kiosk").Status; st.Phase != corev1.PodRunning {
-			t.Errorf("the pod is %+v", st)
+			t.Errorf("the pod is %+v, want it running", st)
 		}
 	})
 	t.Run("the event of a workload's pod names the workload, which backs off", func(t *testing.T) {
@@ -103,11 +103,11 @@ func TestAPodWithANodeName(t *testing.T) {
 			f := newFleet(t).put(put...).put(d).settle().pass(20 * 60e9).quiet()
 			got := warned(f, what)
 			if len(got) == 0 || len(got) > 40 {
-				t.Errorf("%s: %d events in 20 min: %q", what, len(got), got)
+				t.Errorf("%s: %d events in 20 min, want 1 to 40: %q", what, len(got), got)
 			}
 			for _, text := range got {
 				if what == "NodeNotFound" && !strings.HasPrefix(text, "replicasets kiosk-") {
-					t.Errorf("got %q", text)
+					t.Errorf("the event %q does not begin with the ReplicaSet", text)
 				}
 			}
 		}

@@ -28,7 +28,7 @@ func (Quotas) Touches(c state.Applied) []state.Subject {
 	switch {
 	case c.Key.Kind == state.ResourceQuotas:
 		if !sameQuota(c.Old, c.New) {
-			return []state.Subject{state.About(c.Key), q} // another quota may count quotas
+			return []state.Subject{state.About(c.Key), q} // another quota may count this quota object
 		}
 	case c.Key.Namespace == "" || c.Key.Kind == state.Events ||
 		c.Old != nil && c.New != nil && state.SameCharge(c.Old, c.New):

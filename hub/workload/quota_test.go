@@ -50,7 +50,7 @@ func TestQuotaUsageEqualsAFullCount(t *testing.T) {
 	step(now.Add(time.Minute), "1 3 100m 1") // the alarm causes the recount
 	plan := Quotas{}.Decide(s, Quotas{}.Subjects(s), now)
 	if len(plan.Changes) > 0 || len(plan.Alarms) != 1 || !plan.Alarms[0].At.Equal(now.Add(20*time.Second+1)) {
-		t.Errorf("the changes are %v, the alarms %v", plan.Changes, plan.Alarms)
+		t.Errorf("a full count has the changes %v, want none, and the alarms %v", plan.Changes, plan.Alarms)
 	}
 	if plan = (Quotas{}).Decide(s, Quotas{}.Subjects(s), plan.Alarms[0].At); len(plan.Changes) != 1 {
 		t.Errorf("a pod that should have stopped still counts: %v", plan.Changes)
@@ -170,7 +170,7 @@ func TestALargeNamespaceIsCountedAtIntervals(t *testing.T) {
 			}
 		}
 		if turns < 20 || turns > counted/3 {
-			t.Errorf("seed %d: %d full counts in %d changes", seed, turns, counted)
+			t.Errorf("seed %d: %d full counts in %d changes, want 20 to a third", seed, turns, counted)
 		}
 	}
 }
@@ -192,6 +192,6 @@ func TestFreedUsageOfALargeNamespaceIsAvailableAtOnce(t *testing.T) {
 		t.Fatalf("the changes are %v, the alarms %v", plan.Changes, plan.Alarms)
 	}
 	if used := plan.Changes[0].Object.(*corev1.ResourceQuota).Status.Used["pods"]; used.String() != "198" {
-		t.Errorf("the usage is %s", used.String())
+		t.Errorf("the usage is %s, want 198", used.String())
 	}
 }

@@ -120,7 +120,7 @@ func TestAFullQuotaLimitsEveryWorkload(t *testing.T) {
 			events := f.refusals()
 			if len(events) != 1 || !strings.HasPrefix(events[0], c.source+": Error creating: pods ") ||
 				!strings.HasSuffix(events[0], "is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1") {
-				t.Errorf("got %q", events)
+				t.Errorf("the events are %q, want one about the quota", events)
 			}
 			f.raise("pods", "2")
 			if f.pass(10 * time.Minute).within(); len(f.pods()) != 2 {
@@ -170,16 +170,16 @@ func TestAFullQuotaLimitsAStatefulSetsClaims(t *testing.T) {
 			}
 			serve()
 			if got := f.claimNames(); !slices.Equal(got, []string{"data-db-0"}) {
-				t.Fatalf("claims %v", got)
+				t.Fatalf("the claims are %v, want one", got)
 			}
 			f.has("db-0")
 			f.pass(2 * time.Hour).within()
 			want := `statefulset-controller statefulsets: Error creating: persistentvolumeclaims "data-db-1" is forbidden: exceeded quota: q, ` + c.refused
 			if got := f.refusals(); len(got) != 1 || got[0] != want {
-				t.Errorf("got %q, want %q", got, want)
+				t.Errorf("the events are %q, want %q", got, want)
 			}
 			if got := f.set().Status.Conditions; len(got) != 1 || got[0].Reason != failedCreate {
-				t.Errorf("conditions %+v", got)
+				t.Errorf("the conditions are %+v, want one for the refusal", got)
 			}
 			f.raise(c.more...)
 			for range 3 {
@@ -187,11 +187,11 @@ func TestAFullQuotaLimitsAStatefulSetsClaims(t *testing.T) {
 				serve()
 			}
 			if got := f.claimNames(); !slices.Equal(got, []string{"data-db-0", "data-db-1", "data-db-2"}) {
-				t.Errorf("claims %v", got)
+				t.Errorf("the claims are %v, want three", got)
 			}
 			f.has("db-0", "db-1", "db-2")
 			if got := f.set().Status.Conditions; len(got) > 0 {
-				t.Errorf("conditions %+v", got)
+				t.Errorf("the conditions are %+v, want none", got)
 			}
 		})
 	}
@@ -208,7 +208,7 @@ func TestAFullQuotaLimitsAStatefulSetsClaims(t *testing.T) {
 		f.put(of("2Gi")).within().has()
 		if got := f.refusals(); len(got) != 1 || !strings.Contains(got[0],
 			"maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi") {
-			t.Errorf("got %q", got)
+			t.Errorf("the events are %q, want one about the limit range", got)
 		}
 	})
 }
@@ -221,11 +221,11 @@ func TestAFullQuotaLimitsTheClaimOfAWaitingPod(t *testing.T) {
 	f.raise("persistentvolumeclaims", "0")
 	f.within().has("db-0")
 	if len(f.claimNames()) > 0 || len(f.refusals()) != 1 {
-		t.Errorf("claims %v, events %q", f.claimNames(), f.refusals())
+		t.Errorf("claims %v, events %q; want none and one", f.claimNames(), f.refusals())
 	}
 	f.raise("persistentvolumeclaims", "1")
 	if f.pass(10 * time.Minute).within(); len(f.claimNames()) != 1 {
-		t.Errorf("claims %v", f.claimNames())
+		t.Errorf("the claims are %v, want one", f.claimNames())
 	}
 }
 
@@ -349,7 +349,7 @@ func TestAQuotaOfJobsLimitsCronJobs(t *testing.T) {
 			if len(events) != c.events || !strings.HasPrefix(events[0], "cronjob-controller ") || !strings.Contains(events[0],
 				`Error creating job: jobs.batch "nightly-`) ||
 				!strings.Contains(events[0], `is forbidden: exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=`) {
-				t.Errorf("got %q", events)
+				t.Errorf("the events are %q, want %d about the quota", events, c.events)
 			}
 		})
 	}
@@ -414,7 +414,7 @@ func TestAQuotaOfRevisionsLimitsRollouts(t *testing.T) {
 			}
 			if len(events) != 1 || !strings.HasPrefix(events[0], c.source+": "+c.why) ||
 				!strings.Contains(events[0], fmt.Sprintf("is forbidden: exceeded quota: q, requested: %s=1, used: %s=1, limited: %s=1", c.counted, c.counted, c.counted)) {
-				t.Errorf("got %q", events)
+				t.Errorf("the events are %q, want one about the quota", events)
 			}
 			f.raise(string(c.counted), "2")
 			f.pass(10 * time.Minute)
@@ -423,11 +423,11 @@ func TestAQuotaOfRevisionsLimitsRollouts(t *testing.T) {
 			}
 			live := f.livePods()
 			if len(live) < 2 {
-				t.Errorf("pods %v", f.pods())
+				t.Errorf("the pods are %v, want at least 2 live ones", f.pods())
 			}
 			for _, pod := range live {
 				if got := pod.Spec.Containers[0].Image; got != "kiosk:2" {
-					t.Errorf("%s runs %s", pod.Name, got)
+					t.Errorf("%s runs %s, want kiosk:2", pod.Name, got)
 				}
 			}
 			for o := range f.s.All(key.Kind, "default") {
@@ -449,12 +449,12 @@ func TestANodeThatJoinedBeforeAQuotaAllowsTheRevisionGetsItsPod(t *testing.T) {
 	})
 	f.pass(time.Minute).put(node("pi-4")).settle()
 	if got := f.pods(); len(got) != 3 {
-		t.Fatalf("pods %v, want the pods of before", got)
+		t.Fatalf("pods %v, want the earlier pods", got)
 	}
 	f.raise("count/controllerrevisions.apps", "2")
 	f.edit(podKey(f.pods()[0]), func(o state.Object) { o.(*corev1.Pod).Status.Conditions = nil }).settle()
 	if pods := f.s.Len(state.Pods); f.s.Len(state.ControllerRevisions) != 2 || pods != 4 {
-		t.Errorf("%d versions, pods %v", f.s.Len(state.ControllerRevisions), f.pods())
+		t.Errorf("%d revisions, want 2; pods %v, want 4", f.s.Len(state.ControllerRevisions), f.pods())
 	}
 	f.quiet()
 }
@@ -472,7 +472,7 @@ func TestADaemonSetWithARefusedRevisionIsCheckedAtIntervals(t *testing.T) {
 	f.pass(5 * time.Second)
 	was := f.daemonSet()
 	if len(f.refusals()) != 1 || was.Status.NumberReady != state.LargeSet+10 {
-		t.Fatalf("got %q, status %+v", f.refusals(), was.Status)
+		t.Fatalf("the events are %q, want one; the status is %+v", f.refusals(), was.Status)
 	}
 	for _, name := range f.pods()[:5] {
 		f.edit(podKey(name), func(o state.Object) { o.(*corev1.Pod).Status.Conditions = nil }).settle()

@@ -41,7 +41,7 @@ func TestRefusedPodsAreReportedAndCreatedOnceAllowed(t *testing.T) {
 	slices.Sort(messages)
 	if len(messages) != 2 || !strings.HasPrefix(messages[0], "daemonset-controller: Error creating: pods ") ||
 		!strings.HasSuffix(messages[1], "-\" is forbidden: the level is strict") {
-		t.Errorf("got %q", messages)
+		t.Errorf("the events are %q, want one for each workload", messages)
 	}
 	failure := func() (all []string) {
 		for o := range f.s.All(state.Deployments, "") {
@@ -59,7 +59,7 @@ func TestRefusedPodsAreReportedAndCreatedOnceAllowed(t *testing.T) {
 		return all
 	}
 	if got := failure(); !slices.Equal(got, []string{"True FailedCreate", "True FailedCreate"}) {
-		t.Errorf("conditions %q", got)
+		t.Errorf("the conditions are %q, want FailedCreate twice", got)
 	}
 	f.edit(state.Key{Kind: state.Namespaces, Name: "default"},
 		func(o state.Object) { o.SetLabels(map[string]string{"level": "open"}) }).settle().quiet()

@@ -123,7 +123,7 @@ func (p replicaKeeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leavin
 	if len(live) <= want {
 		n, retry := p.allowance(p.owner, "", want-len(live), live)
 		n = min(n, maxUnplaced-unplaced(live))
-		if room := max(burst-createdAt(p.stamp(), live), 0); n > room { // also if it is called retry in this second
+		if room := max(burst-createdAt(p.stamp(), live), 0); n > room { // also if it is called again in this second
 			n, retry = room, nextMultiple(p.now, time.Second)
 		}
 		counted := p.counted(rs.Namespace)

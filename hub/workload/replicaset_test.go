@@ -108,7 +108,7 @@ func TestCreatedPodsAreAdmitted(t *testing.T) {
 	}
 	for _, c := range f.changes {
 		if _, is := c.Object.(*corev1.Pod); is && c.Why != "" && (c.Reason != "SuccessfulCreate" || c.About == nil) {
-			t.Errorf("events: %+v", c)
+			t.Errorf("the change has no event about its workload: %+v", c)
 		}
 	}
 }
@@ -119,7 +119,8 @@ func TestRejectedPodsAreReplacedWithBackOff(t *testing.T) {
 		name     string
 		owner    state.Object
 		replicas int
-		in, most int // at most most pods within in minutes
+		minutes  int // how long the device rejects pods
+		most     int // pods in that time, at most
 		reason   string
 	}{
 		{"one replica", replicaSet("kiosk", 1), 1, 30, 15, "OutOfcpu"},
@@ -130,7 +131,7 @@ func TestRejectedPodsAreReplacedWithBackOff(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t).put(node("pi-1"), c.owner).settle()
 			made := 0
-			for end := f.now.Add(time.Duration(c.in) * time.Minute); f.now.Before(end); {
+			for end := f.now.Add(time.Duration(c.minutes) * time.Minute); f.now.Before(end); {
 				for _, pod := range f.livePods() {
 					made++
 					f.edit(state.KeyOf(pod), func(o state.Object) {
@@ -150,7 +151,7 @@ func TestRejectedPodsAreReplacedWithBackOff(t *testing.T) {
 				f.pass(time.Second)
 			}
 			if made > c.most || made < c.replicas+5 {
-				t.Errorf("%d pods in %d min, want 1 to %d", made, c.in, c.most)
+				t.Errorf("%d pods in %d min, want 1 to %d", made, c.minutes, c.most)
 			}
 			// Once the device accepts pods again, all are created soon.
 			for range 1200 {
@@ -170,7 +171,7 @@ func TestBudget(t *testing.T) {
 	for _, c := range []struct {
 		name              string
 		spec              policyv1.PodDisruptionBudgetSpec
-		ready             int // of 5
+		ready             int // number of ready pods, of 5
 		expected, desired int32
 		allowed           int32
 	}{
@@ -193,7 +194,7 @@ func TestBudget(t *testing.T) {
 			st := f.s.Get(key).(*policyv1.PodDisruptionBudget).Status
 			if st.ExpectedPods != c.expected || st.DesiredHealthy != c.desired || st.DisruptionsAllowed != c.allowed ||
 				st.CurrentHealthy != int32(c.ready) {
-				t.Fatalf("the status is %+v", st)
+				t.Fatalf("the status is %+v, want %d expected, %d healthy, %d evictions", st, c.expected, c.desired, c.allowed)
 			}
 			// An allowed eviction counts until its pod is removed, at most for 2 min.
 			f.edit(key, func(o state.Object) {

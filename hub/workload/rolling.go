@@ -188,7 +188,8 @@ func (r *rollout) scale() {
 		allowed = want + r.surge
 	}
 	add := allowed - total(active, replicasOf)
-	// The largest come first. Of equal sizes the newer grow and the older shrink first.
+	// The largest ReplicaSets come first. Among equal sizes, the newer grow first and the older
+	// shrink first.
 	slices.SortStableFunc(active, func(a, b *appsv1.ReplicaSet) int {
 		age := a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 		if add > 0 {

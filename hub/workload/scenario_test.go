@@ -34,7 +34,7 @@ func TestScenarioOrphans(t *testing.T) {
 			c.act(f)
 			f.settle().quiet()
 			if got := strings.Join(f.pods(), " "); got != c.left {
-				t.Errorf("left: %q", got)
+				t.Errorf("the pods %q remain, want %q", got, c.left)
 			}
 			var failed []string
 			for _, ch := range f.changes {
@@ -43,7 +43,7 @@ func TestScenarioOrphans(t *testing.T) {
 				}
 			}
 			if want := c.left == ""; want != slices.Equal(failed, []string{"run"}) {
-				t.Errorf("marked Failed: %v", failed)
+				t.Errorf("the pods marked Failed are %v", failed)
 			}
 		})
 	}
@@ -67,7 +67,7 @@ func TestScenarioTerminating(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t).put(c.node, bare("stays", running("pi-1")), bare("goes", running("pi-1"), leaving)).settle().quiet()
 			if got := strings.Join(f.pods(), " "); got != c.left {
-				t.Errorf("left: %q", got)
+				t.Errorf("the pods %q remain, want %q", got, c.left)
 			}
 		})
 	}
@@ -76,7 +76,7 @@ func TestScenarioTerminating(t *testing.T) {
 		t.Run(fmt.Sprintf("S10.gc.8 a terminating pod without a node is removed in phase %s", phase), func(t *testing.T) {
 			f := newFleet(t).put(bare("goes", leaving, in(phase)), bare("stays", in(phase))).settle().quiet()
 			if got := strings.Join(f.pods(), " "); got != "stays" {
-				t.Errorf("left: %q", got)
+				t.Errorf("the pods %q remain, want stays", got)
 			}
 		})
 	}
@@ -120,7 +120,7 @@ func TestScenarioDaemonSet(t *testing.T) {
 			}
 			f := newFleet(t).put(daemonSet()).settle().put(n).settle().quiet()
 			if pods := f.livePods(); len(pods) != 1 || targetOf(pods[0]) != "pi-1" {
-				t.Errorf("pods %v", f.pods())
+				t.Errorf("the pods are %v, want one for pi-1", f.pods())
 			}
 		})
 	}
@@ -141,7 +141,7 @@ func TestScenarioDaemonSet(t *testing.T) {
 			}).settle().quiet()
 			if got := len(f.livePods()); got != c.left ||
 				f.s.Get(probeKey).(*appsv1.DaemonSet).Status.DesiredNumberScheduled != 0 {
-				t.Errorf("%d pods live", got)
+				t.Errorf("%d pods live, want %d", got, c.left)
 			}
 		})
 	}

@@ -87,7 +87,8 @@ func ordinalOf(set, pod string) (int64, bool) {
 	return int64(n), err == nil
 }
 
-// namesake returns the StatefulSet to whose names a pod's name belongs, nil if there is none.
+// namesake returns the StatefulSet that would give this name to one of its pods; nil if there is
+// none.
 func (p *pass) namesake(pod *corev1.Pod) *appsv1.StatefulSet {
 	i := strings.LastIndexByte(pod.Name, '-')
 	if i < 1 {

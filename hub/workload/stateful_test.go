@@ -136,7 +136,7 @@ func TestOrderedPodsWaitForThoseBeforeThem(t *testing.T) {
 		}
 	}
 	if pod.Spec.Hostname != "db-0" || pod.Spec.Subdomain != "dbs" || pod.GenerateName != "db-" {
-		t.Errorf("hostname %q, subdomain %q", pod.Spec.Hostname, pod.Spec.Subdomain)
+		t.Errorf("the pod has the hostname %q and the subdomain %q, want db-0 and dbs", pod.Spec.Hostname, pod.Spec.Subdomain)
 	}
 	if order := f.up("pi-1"); !slices.Equal(order, []string{"db-0", "db-1", "db-2"}) {
 		t.Errorf("the pods started in the order %v", order)
@@ -145,7 +145,7 @@ func TestOrderedPodsWaitForThoseBeforeThem(t *testing.T) {
 	if st.Replicas != 3 || st.ReadyReplicas != 3 || st.AvailableReplicas != 3 || st.CurrentReplicas != 3 ||
 		st.UpdatedReplicas != 3 ||
 		st.CurrentRevision != st.UpdateRevision || st.CollisionCount == nil || st.ObservedGeneration != 1 {
-		t.Errorf("status %+v", st)
+		t.Errorf("the status is %+v, want 3 pods of one revision", st)
 	}
 
 	unready := func(name string) {
@@ -158,11 +158,11 @@ func TestOrderedPodsWaitForThoseBeforeThem(t *testing.T) {
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(5)) }).settle().quiet().has("db-0", "db-1", "db-2")
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(0)) }).settle().quiet() // db-1 is the first pod that is not available, and db-2 is available
 	if !slices.Equal(f.leaving(), []string{"db-2"}) {
-		t.Errorf("leaving %v", f.leaving())
+		t.Errorf("%v are terminating, want db-2", f.leaving())
 	}
 	f.leave("db-2").settle().quiet()
 	if !slices.Equal(f.leaving(), []string{"db-1"}) {
-		t.Errorf("leaving %v", f.leaving())
+		t.Errorf("%v are terminating, want db-1", f.leaving())
 	}
 	unready("db-0")
 	f.leave("db-1").settle().quiet().leave("db-0").settle().quiet().has()
@@ -200,7 +200,7 @@ func TestParallelPodsDoNotWait(t *testing.T) {
 		t.Errorf("%d pods wait for a node", n)
 	}
 	if c := f.set().Status.Conditions; len(c) != 1 || c[0].Type != statefulFailure {
-		t.Errorf("conditions %+v", c)
+		t.Errorf("the conditions are %+v, want one about unplaced pods", c)
 	}
 }
 
@@ -208,7 +208,7 @@ func TestMinReadySecondsDelayTheNextPod(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(2, func(s *appsv1.StatefulSetSpec) { s.MinReadySeconds = 30 })).settle()
 	f.ready("db-0", "pi-1").pass(29 * time.Second).quiet().has("db-0")
 	if st := f.set().Status; st.ReadyReplicas != 1 || st.AvailableReplicas != 0 {
-		t.Errorf("status %+v", st)
+		t.Errorf("the status is %+v, want 1 ready and 0 available pods", st)
 	}
 	f.pass(time.Second).quiet().has("db-0", "db-1")
 }
@@ -237,23 +237,23 @@ func TestUpdatesGoFromTheLastDownToThePartition(t *testing.T) {
 	}
 	st := f.set().Status
 	if st.CurrentRevision != st.UpdateRevision || st.CurrentRevision == first || st.CurrentReplicas != 3 {
-		t.Errorf("status %+v", st)
+		t.Errorf("after the update the status is %+v", st)
 	}
 	image("db:1") // after a rollback the old revision is the newest again
 	f.up("pi-1")
 	if got := f.images(); got != "db-0=db:1 db-1=db:1 db-2=db:1" || f.set().Status.CurrentRevision != first ||
 		f.s.Len(state.ControllerRevisions) != 2 {
-		t.Errorf("%s, status %+v, %d revisions", got, f.set().Status, f.s.Len(state.ControllerRevisions))
+		t.Errorf("after the rollback: %s, status %+v, %d revisions", got, f.set().Status, f.s.Len(state.ControllerRevisions))
 	}
 
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(2)) })
 	image("db:3")
 	f.up("pi-1")
 	if got := f.images(); got != "db-0=db:1 db-1=db:1 db-2=db:3" {
-		t.Fatalf("canary: %s", got)
+		t.Fatalf("the partition does not limit the update: %s", got)
 	}
 	if st := f.set().Status; st.CurrentRevision != first || st.CurrentReplicas != 2 || st.UpdatedReplicas != 1 {
-		t.Errorf("status %+v", st)
+		t.Errorf("the status is %+v, want 2 current and 1 updated pod", st)
 	}
 	for _, name := range []string{"db-0", "db-2"} { // deleted pods are created again with their old revision
 		f.delete(name).leave(name)
@@ -273,34 +273,34 @@ func TestUpdatesGoFromTheLastDownToThePartition(t *testing.T) {
 	image("db:4")
 	f.up("pi-1")
 	if got := f.images(); got != "db-0=db:3 db-1=db:3 db-2=db:3" {
-		t.Fatalf("OnDelete: %s", got)
+		t.Fatalf("with OnDelete an update replaces a pod: %s", got)
 	}
 	f.delete("db-1").leave("db-1")
 	f.up("pi-1")
 	if got := f.images(); got != "db-0=db:3 db-1=db:4 db-2=db:3" {
-		t.Fatalf("OnDelete: %s", got)
+		t.Fatalf("with OnDelete only the deleted pod should have the new image: %s", got)
 	}
 }
 
 func TestMaxUnavailableBoundsAnUpdate(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(5, parallel, func(s *appsv1.StatefulSetSpec) {
-		s.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromString("59%")) // 2 of 5
+		s.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromString("59%")) // 2 of 5 pods
 	}))
 	f.up("pi-1")
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = "db:2" }).settle().quiet()
 	if got := f.leaving(); !slices.Equal(got, []string{"db-3", "db-4"}) {
-		t.Fatalf("leaving %v", got)
+		t.Fatalf("%v are terminating, want the last two pods", got)
 	}
 	f.leave("db-4").settle().quiet()
 	if got := f.leaving(); !slices.Equal(got, []string{"db-3"}) {
-		t.Fatalf("leaving %v", got)
+		t.Fatalf("%v are terminating, want db-3", got)
 	}
 	f.ready("db-4", "pi-1").settle().quiet()
 	if got := f.leaving(); !slices.Equal(got, []string{"db-2", "db-3"}) {
-		t.Fatalf("leaving %v", got)
+		t.Fatalf("%v are terminating, want db-2 and db-3", got)
 	}
 	if f.up("pi-1"); f.set().Status.UpdatedReplicas != 5 {
-		t.Errorf("status %+v", f.set().Status)
+		t.Errorf("the status is %+v, want 5 updated pods", f.set().Status)
 	}
 }
 
@@ -322,7 +322,7 @@ func TestAFailedPodIsRecreatedUnderItsName(t *testing.T) {
 	was := f.s.Pod("default", "db-0").UID
 	f.phase("db-0", corev1.PodFailed).settle().quiet().has("db-0", "db-1")
 	if pod := f.s.Pod("default", "db-0"); pod.UID == was || pod.Status.Phase != corev1.PodPending {
-		t.Fatalf("%s is %s", pod.Name, pod.Status.Phase)
+		t.Fatalf("%s is %s, want a new pending pod", pod.Name, pod.Status.Phase)
 	}
 	// A pod that fails repeatedly is replaced at growing intervals. Until then it shows why it
 	// failed.
@@ -351,7 +351,7 @@ func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 	c := f.set().Status.Conditions
 	if len(c) != 1 || c[0].Type != state.PodUnreachable || !strings.Contains(c[0].Message,
 		"db-1 on pi-2 may still run") || !strings.Contains(c[0].Message, "kubectl delete node pi-2") {
-		t.Fatalf("conditions %+v", c)
+		t.Fatalf("the conditions are %+v, want PodUnreachable with the command", c)
 	}
 	events := 0
 	for _, c := range f.changes {
@@ -364,11 +364,11 @@ func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 	}
 	f.delete("db-1").pass(48*time.Hour).quiet().has("db-0", "db-1")
 	if got := f.leaving(); !slices.Equal(got, []string{"db-1"}) {
-		t.Fatalf("leaving %v", got)
+		t.Fatalf("%v are terminating, want db-1", got)
 	}
 	reach(corev1.ConditionTrue)
 	if len(f.set().Status.Conditions) != 0 {
-		t.Errorf("conditions %+v", f.set().Status.Conditions)
+		t.Errorf("the conditions are %+v, want none", f.set().Status.Conditions)
 	}
 	f.leave("db-1").settle().quiet().has("db-0", "db-1").ready("db-1", "pi-2").settle()
 
@@ -473,7 +473,7 @@ func TestClaimsFollowTheirRetentionPolicy(t *testing.T) {
 			t.Errorf("%s, %s: while running, the owners are %q", c.deleted, c.scaled, got)
 		}
 		if v := f.s.Pod("default", "db-1").Spec.Volumes; len(v) != 1 || v[0].PersistentVolumeClaim.ClaimName != "data-db-1" {
-			t.Errorf("volumes %+v", v)
+			t.Errorf("the volumes of db-1 are %+v, want its claim", v)
 		}
 		f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(1)) })
 		f.up("pi-1")
@@ -499,16 +499,16 @@ func TestAPodWaitsForTheDeletionOfItsOldClaim(t *testing.T) {
 		o.SetDeletionTimestamp(&at)
 	}).delete("db-0").leave("db-0").settle().quiet().has()
 	if c := f.set().Status.Conditions; len(c) != 1 || !strings.Contains(c[0].Message, `"data-db-0" is being deleted`) {
-		t.Errorf("conditions %+v", c)
+		t.Errorf("the conditions are %+v, want one about the deleted claim", c)
 	}
 	f.remove(key).settle().quiet().has("db-0")
 	if got := f.claims(); len(got) != 1 || len(f.set().Status.Conditions) != 0 {
-		t.Errorf("claims %q, conditions %+v", got, f.set().Status.Conditions)
+		t.Errorf("claims %q, conditions %+v; want one and none", got, f.set().Status.Conditions)
 	}
 	// A missing claim is created again while its pod has not started.
 	f.remove(key).settle().quiet()
 	if got := f.claims(); len(got) != 1 {
-		t.Errorf("claims %q", got)
+		t.Errorf("the claims are %q, want one", got)
 	}
 }
 
@@ -531,7 +531,7 @@ func TestARecreatedStatefulSetAdoptsItsPods(t *testing.T) {
 		t.Error("the pods have been replaced")
 	}
 	if st := f.set().Status; st.UpdatedReplicas != 2 || f.s.Len(state.ControllerRevisions) != 1 {
-		t.Errorf("status %+v, %d revisions", st, f.s.Len(state.ControllerRevisions))
+		t.Errorf("the status is %+v, want 2 updated pods; %d revisions, want 1", st, f.s.Len(state.ControllerRevisions))
 	}
 }
 
@@ -541,11 +541,11 @@ func TestAForeignPodBlocksItsOrdinal(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), stranger, aSet(1)).settle().quiet().has("db-0")
 	if c := f.set().Status.Conditions; len(c) != 1 || !strings.Contains(c[0].Message, `"db-0" already exists`) ||
 		f.set().Status.Replicas != 0 {
-		t.Fatalf("status %+v", f.set().Status)
+		t.Fatalf("the status is %+v, want a condition about the other pod", f.set().Status)
 	}
 	f.remove(podKey("db-0")).settle().quiet().has("db-0")
 	if len(f.set().Status.Conditions) != 0 || !controlledBy(f.s.Pod("default", "db-0"), f.set()) {
-		t.Errorf("status %+v", f.set().Status)
+		t.Errorf("after the removal of the other pod the status is %+v", f.set().Status)
 	}
 	// The StatefulSet adopts a matching pod, and releases a pod that no longer matches.
 	f.edit(podKey("db-0"), func(o state.Object) { o.SetLabels(nil) }).settle().quiet()
@@ -560,7 +560,7 @@ func TestAForeignPodBlocksItsOrdinal(t *testing.T) {
 	f.up("pi-1")
 	if pod := f.s.Pod("default", "db-0"); pod.Labels[appsv1.StatefulSetPodNameLabel] != "db-0" ||
 		pod.Labels[appsv1.PodIndexLabel] != "0" {
-		t.Errorf("labels %v", pod.Labels)
+		t.Errorf("the adopted pod has the labels %v, want its name and index", pod.Labels)
 	}
 }
 
@@ -578,13 +578,13 @@ func TestAForbiddenStatefulSetReportsWhy(t *testing.T) {
 		aController(2)).settle().quiet().has()
 	if c := f.set().Status.Conditions; len(c) != 1 || c[0].Reason != failedCreate || !strings.HasSuffix(c[0].Message,
 		"too much") {
-		t.Errorf("conditions %+v", c)
+		t.Errorf("the conditions are %+v, want FailedCreate", c)
 	}
 	open = true
 	f.edit(state.Key{Kind: state.Namespaces, Name: "default"},
 		func(o state.Object) { o.SetLabels(map[string]string{"a": "b"}) }).settle().quiet()
 	if n := len(f.pods()); n != 5 || len(f.set().Status.Conditions) != 0 {
-		t.Errorf("%d pods, conditions %+v", n, f.set().Status.Conditions)
+		t.Errorf("%d pods, conditions %+v; want 5 and none", n, f.set().Status.Conditions)
 	}
 }
 
@@ -628,7 +628,7 @@ func TestAForbiddenTemplateBlocksPodsOfItsRevisionOnly(t *testing.T) {
 			}
 			if got := f.set().Status.Conditions; len(got) != 1 || got[0].Reason != failedCreate ||
 				!strings.HasSuffix(got[0].Message, "too much of "+c.forbidden) {
-				t.Errorf("conditions %+v", got)
+				t.Errorf("the conditions are %+v, want FailedCreate", got)
 			}
 		})
 	}
@@ -700,7 +700,7 @@ func TestAnyStatusOfARestoredStatefulSetIsCorrected(t *testing.T) {
 			f.up("pi-1")
 			f.pass(time.Hour).quiet()
 			if n := len(f.pods()); n > 2 {
-				t.Errorf("%d pods", n)
+				t.Errorf("there are %d pods, want at most 2", n)
 			}
 		})
 	}
@@ -724,7 +724,7 @@ func TestAReplicationControllerKeepsItsPods(t *testing.T) {
 	rc := func() *corev1.ReplicationController { return f.s.Get(key).(*corev1.ReplicationController) }
 	if st := rc().Status; st.Replicas != 3 || st.ReadyReplicas != 3 || st.AvailableReplicas != 3 ||
 		st.FullyLabeledReplicas != 3 || st.ObservedGeneration != 1 {
-		t.Errorf("status %+v", st)
+		t.Errorf("the status is %+v, want 3 available pods", st)
 	}
 	pod := f.s.Pod("default", "orphan")
 	if !controlledBy(pod, rc()) || metav1.GetControllerOf(pod).Kind != "ReplicationController" ||
@@ -734,12 +734,12 @@ func TestAReplicationControllerKeepsItsPods(t *testing.T) {
 	f.edit(podKey("orphan"), func(o state.Object) { o.SetLabels(nil) })
 	f.up("pi-1")
 	if n := len(f.pods()); n != 4 || metav1.GetControllerOf(f.s.Pod("default", "orphan")) != nil {
-		t.Errorf("%d pods", n)
+		t.Errorf("there are %d pods, want 4, one of them released", n)
 	}
 	f.edit(key, func(o state.Object) { o.(*corev1.ReplicationController).Spec.Replicas = new(int32(1)) })
 	f.up("pi-1")
 	if n := len(f.pods()); n != 2 || rc().Status.Replicas != 1 {
-		t.Errorf("%d pods, status %+v", n, rc().Status)
+		t.Errorf("%d pods, status %+v; want 2 pods, 1 replica", n, rc().Status)
 	}
 	for _, spoil := range []func(*corev1.ReplicationControllerSpec){
 		func(s *corev1.ReplicationControllerSpec) { s.Selector = nil },
@@ -750,7 +750,7 @@ func TestAReplicationControllerKeepsItsPods(t *testing.T) {
 		bad.Name = "bad"
 		spoil(&bad.Spec)
 		if f := newFleet(t).put(bad).settle().quiet(); len(f.pods()) != 0 {
-			t.Errorf("pods %v", f.pods())
+			t.Errorf("an invalid ReplicationController has the pods %v", f.pods())
 		}
 	}
 }
@@ -780,7 +780,7 @@ func TestUnavailablePodsAreUpdatedFirst(t *testing.T) {
 	}
 	image("db:2")
 	if got := f.leaving(); !slices.Equal(got, []string{"db-3"}) {
-		t.Fatalf("leaving %v", got)
+		t.Fatalf("%v are terminating, want db-3", got)
 	}
 	if f.leave("db-3").up("pi-1"); f.images() != "db-0=db:2 db-1=db:2 db-2=db:2 db-3=db:2" {
 		t.Errorf("at the end: %s", f.images())
@@ -792,6 +792,6 @@ func TestUnavailablePodsAreUpdatedFirst(t *testing.T) {
 	}
 	image("db:3")
 	if got := f.leaving(); !slices.Equal(got, []string{"db-1", "db-2"}) {
-		t.Errorf("leaving %v", got)
+		t.Errorf("%v are terminating, want db-1 and db-2", got)
 	}
 }

@@ -139,7 +139,7 @@ func (p *pass) part(w *work, q state.Subject) {
 		for pod := range p.s.PodsOn(q.Name) {
 			p.addWaiting(w, pod)
 		}
-	case partSize: // finding the budgets that refer to it costs as much as counting
+	case partSize: // recount all budgets: finding those of the workload costs as much
 		for b := range state.Each[*policyv1.PodDisruptionBudget](p.s, state.PodDisruptionBudgets, q.Namespace) {
 			w.budgets[state.KeyOf(b)] = true
 		}
