@@ -43,8 +43,8 @@ func Complete(o state.Object, s state.Snapshot) error {
 	return nil
 }
 
-// MayReplace returns an error if other objects in the fleet forbid an object to replace another
-// one.
+// MayReplace returns an error if other objects in the fleet do not allow o to replace an existing
+// object.
 func MayReplace(o state.Object, s state.Snapshot) error {
 	if c, ok := o.(*schedulingv1.PriorityClass); ok {
 		return onlyDefault(c, s)

@@ -218,7 +218,7 @@ func TestPriorityClasses(t *testing.T) {
 	expect(t, Validate(aPod(t, "priority: -5"), normal), "")
 }
 
-// The cases of section S9 of the scenarios.
+// The cases of section S9 in hub/testdata/scenarios.txt.
 func TestDefaultTolerations(t *testing.T) {
 	const (
 		notReady    = "{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 300}"

@@ -151,7 +151,7 @@ func (l *list) site(s *fleet.Site, set Settings) {
 	}
 }
 
-// profile calls package firmware-configs, which also checks the files.
+// profile runs the checks of package firmware-configs, which also check the built-in profiles.
 func (l *list) profile(p *fleet.BoardProfile) {
 	whole := *p
 	whole.Kind, whole.APIVersion = "BoardProfile", fleet.Group+"/"+fleet.Version
@@ -173,7 +173,7 @@ func (l *list) report(r *fleet.DeviceReport) {
 	}
 }
 
-// maxNote limits the length of an incident's note, like a site's texts.
+// maxNote limits the bytes of an incident's note. The texts of a site have the same limit.
 const maxNote = 1024
 
 // SignIncident returns the incident to store in place of live. It overwrites the client's values of

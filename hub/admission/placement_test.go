@@ -84,7 +84,7 @@ func TestPlacementRulesAreLimited(t *testing.T) {
 				return strings.Contains(m,
 					"are allowed")
 			}); has != refused || !refused && len(got) > 0 {
-				t.Errorf("%s with %d terms: %.300q", name, n, got)
+				t.Errorf("%s with %d terms: errors %.300q, want refused: %t", name, n, got, refused)
 			}
 		}
 	}
@@ -92,7 +92,7 @@ func TestPlacementRulesAreLimited(t *testing.T) {
 		b := sample(t, state.PodDisruptionBudgets).(*policyv1.PodDisruptionBudget)
 		b.Spec.Selector = selector(n)
 		if got := messages(Validate(b, normal)); (len(got) > 0) != refused {
-			t.Errorf("a selector with %d requirements: %.300q", n, got)
+			t.Errorf("a selector with %d requirements: errors %.300q, want refused: %t", n, got, refused)
 		}
 	}
 }

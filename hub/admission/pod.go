@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A specOwner is the kind of object that contains a pod spec. Some rules apply to one of them only.
+// A specOwner is the kind of object that contains a pod spec. Some rules apply to only one kind.
 type specOwner int
 
 const (

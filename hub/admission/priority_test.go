@@ -52,7 +52,7 @@ func TestAPodHasThePriorityOfItsClass(t *testing.T) {
 		{"a different preemption policy is refused", gold, "priorityClassName: gold\npreemptionPolicy: PreemptLowerPriority", 0, "", "", "the string value of PreemptionPolicy (PreemptLowerPriority) must not be provided in pod spec; priority admission controller computed Never from the given PriorityClass name"},
 		{"a missing class is refused", gold, "priorityClassName: silver", 0, "", "", "no PriorityClass with name silver was found"},
 		{"the database cannot change a built-in class", gold, "priorityClassName: system-node-critical", 2000001000, corev1.PreemptLowerPriority, "system-node-critical", ""},
-		{"of two default classes the lower one applies", usual, "", 10, corev1.PreemptLowerPriority, "usual", ""},
+		{"of two default classes the one with the lower value applies", usual, "", 10, corev1.PreemptLowerPriority, "usual", ""},
 		{"a number without a class is refused", having(), "priority: 7", 0, "", "", "the integer value of priority (7) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name"},
 		{"a number different from the default class's is refused", usual, "priority: -7", 0, "", "", "the integer value of priority (-7) must not be provided in pod spec; priority admission controller computed 10 from the given PriorityClass name"},
 		{"priority 0 without a class is allowed", gold, "priority: 0", 0, corev1.PreemptLowerPriority, "", ""},
@@ -121,7 +121,7 @@ func TestASecondDefaultClassIsRefused(t *testing.T) {
 		refused := c.Name == "other" && c.GlobalDefault
 		for _, err := range []error{Complete(c, s), MayReplace(c, s)} {
 			if (err != nil) != refused || refused && err.Error() != "PriorityClass usual is already marked as default. Only one default can exist" {
-				t.Errorf("class %s, default %t: refused with %v", c.Name, c.GlobalDefault, err)
+				t.Errorf("class %s, default %t: refused with %v, want refused: %t", c.Name, c.GlobalDefault, err, refused)
 			}
 		}
 	}

@@ -117,8 +117,8 @@ var quotaNames = []corev1.ResourceName{
 	corev1.ResourceServicesLoadBalancers,
 }
 
-// ofPods reports whether a quota with scopes may limit a resource. A quota of best-effort pods may
-// limit only their number.
+// ofPods reports whether a quota with scopes may limit a resource. Scopes select pods, so only the
+// number of pods and their resources qualify. With the scope BestEffort, only the number does.
 func ofPods(name corev1.ResourceName) bool {
 	text := strings.TrimPrefix(strings.TrimPrefix(string(name), "limits."), corev1.DefaultResourceRequestsPrefix)
 	return name == corev1.ResourcePods || slices.Contains([]string{"cpu", "memory", "ephemeral-storage"}, text)

@@ -38,15 +38,15 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 		refused string
 	}{
 		{"pods", quotaOf(amounts("pods", "2")), nothing, 2, "exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2"},
-		{"pods by the name count/pods", quotaOf(amounts("count/pods", "1")), nothing, 1, "exceeded quota: q, requested: count/pods=1, used: count/pods=1, limited: count/pods=1"},
+		{"a quota of count/pods", quotaOf(amounts("count/pods", "1")), nothing, 1, "exceeded quota: q, requested: count/pods=1, used: count/pods=1, limited: count/pods=1"},
 		{"two exceeded resources are both named", quotaOf(amounts("cpu", "250m", "limits.cpu", "500m")), asks, 2,
 			"exceeded quota: q, requested: cpu=100m,limits.cpu=200m, used: cpu=200m,limits.cpu=400m, limited: cpu=250m,limits.cpu=500m"},
 		{"extended resources", quotaOf(amounts("requests.example.org/gpu", "1")), asks, 1,
 			"exceeded quota: q, requested: requests.example.org/gpu=1, used: requests.example.org/gpu=1, limited: requests.example.org/gpu=1"},
 		{"a quota of cpu limits requires limits", quotaOf(amounts("limits.cpu", "1", "requests.memory", "1Gi")), nothing, 0,
 			"failed quota: q: must specify limits.cpu for: web; requests.memory for: web"},
-		{"a scope without the pod", quotaOf(amounts("pods", "0"), corev1.ResourceQuotaScopeBestEffort), asks, 5, ""},
-		{"a scope with the pod", quotaOf(amounts("pods", "1"), corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotTerminating), nothing, 1,
+		{"a scope that excludes the pod", quotaOf(amounts("pods", "0"), corev1.ResourceQuotaScopeBestEffort), asks, 5, ""},
+		{"scopes that include the pod", quotaOf(amounts("pods", "1"), corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotTerminating), nothing, 1,
 			"exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"},
 		{"a quota of other kinds", quotaOf(amounts("configmaps", "0", "services", "0")), nothing, 5, ""},
 	} {

@@ -259,6 +259,6 @@ func TestAnErrorResponseIsShort(t *testing.T) {
 	text := errs.ToAggregate().Error()
 	if len(text) > 12_000 || !utf8.ValidString(text) || !strings.Contains(text, "more mistakes") ||
 		!strings.Contains(text, "spec.profile") {
-		t.Errorf("%d bytes: %.2000s", len(text), text)
+		t.Errorf("the errors have %d bytes, want at most 12,000 with spec.profile and a count: %.2000s", len(text), text)
 	}
 }

@@ -34,13 +34,13 @@ func TestScenarioDefaultTolerations(t *testing.T) {
 		want string
 	}{
 		{"S9.toleration.1 a pod without tolerations gets both for 300 s", nil, "not-ready:NoExecute/300 unreachable:NoExecute/300"},
-		{"S9.toleration.2 an unrelated toleration stays first and both follow", []corev1.Toleration{{Key: "foo", Value: "bar", Effect: none}},
+		{"S9.toleration.2 both defaults follow an unrelated toleration", []corev1.Toleration{{Key: "foo", Value: "bar", Effect: none}},
 			"foo:NoExecute not-ready:NoExecute/300 unreachable:NoExecute/300"},
-		{"S9.toleration.3 with not-ready for 700 s only unreachable is added", []corev1.Toleration{ofNode("not-ready", none, 700)}, "not-ready:NoExecute/700 unreachable:NoExecute/300"},
-		{"S9.toleration.4 with unreachable only not-ready is added", []corev1.Toleration{ofNode("unreachable", none, 700)}, "unreachable:NoExecute/700 not-ready:NoExecute/300"},
-		{"S9.toleration.5 with both nothing is added", []corev1.Toleration{ofNode("not-ready", none, 700), ofNode("unreachable", none)}, "not-ready:NoExecute/700 unreachable:NoExecute"},
-		{"S9.toleration.6 unreachable without an effect is of every effect, so only not-ready is added", []corev1.Toleration{ofNode("unreachable", "")}, "unreachable: not-ready:NoExecute/300"},
-		{"S9.toleration.7 one that tolerates everything leaves nothing to add", []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, ":"},
+		{"S9.toleration.3 a pod that tolerates not-ready for 700 s gets the toleration of unreachable", []corev1.Toleration{ofNode("not-ready", none, 700)}, "not-ready:NoExecute/700 unreachable:NoExecute/300"},
+		{"S9.toleration.4 a pod that tolerates unreachable gets the toleration of not-ready", []corev1.Toleration{ofNode("unreachable", none, 700)}, "unreachable:NoExecute/700 not-ready:NoExecute/300"},
+		{"S9.toleration.5 a pod that tolerates both stays unchanged", []corev1.Toleration{ofNode("not-ready", none, 700), ofNode("unreachable", none)}, "not-ready:NoExecute/700 unreachable:NoExecute"},
+		{"S9.toleration.6 unreachable without an effect has every effect, so only not-ready is missing", []corev1.Toleration{ofNode("unreachable", "")}, "unreachable: not-ready:NoExecute/300"},
+		{"S9.toleration.7 a pod that tolerates everything stays unchanged", []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, ":"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := spell(DefaultTolerations(tt.have, normal)); got != tt.want {

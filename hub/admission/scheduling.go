@@ -44,7 +44,7 @@ func placementTerms(s *corev1.PodSpec) (n int) {
 		return n
 	}
 	node := func(t corev1.NodeSelectorTerm) {
-		n++ // the term, with a field for the node's name
+		n++ // the term and its first matchField, which is the node's name
 		for _, r := range t.MatchExpressions {
 			n += max(len(r.Values), 1)
 		}

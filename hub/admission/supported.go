@@ -14,8 +14,8 @@ import (
 
 // supported lists, by type, the fields that the hub and its devices implement. All other fields of
 // these types are refused. "*" stands for all fields of a type. A field with ~ is accepted with a
-// warning, because ignoring it removes nothing from the request. All fields of an unlisted type of
-// k8s.io/api are refused. Types of other modules (quantities, selectors, times) are values.
+// warning, because users get everything else that the object requests. All fields of an unlisted
+// type of k8s.io/api are refused. Types of other modules (quantities, selectors, times) are values.
 var supported = map[string]string{
 	"PodSpec": "volumes initContainers containers restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds " +
 		"dnsPolicy " +

@@ -40,7 +40,7 @@ func TestAnUnchangedPodSpecDoesNotBlockChanges(t *testing.T) {
 				was.SetResourceVersion("7")
 				spoil(state.PodSpecOf(was))
 				if errs := Validate(was.DeepCopyObject().(state.Object), normal); len(errs) == 0 {
-					t.Skip("the kind allows this")
+					t.Skip("the kind allows this pod spec")
 				}
 				is := was.DeepCopyObject().(state.Object)
 				is.SetFinalizers(nil)
@@ -70,8 +70,8 @@ func TestRulesThatDependOnAnUnchangedPodSpecApply(t *testing.T) {
 	}
 }
 
-// A new policy that conflicts with an unchanged pod spec is refused, because a CronJob with both
-// could create no Job.
+// A new failure policy that conflicts with the unchanged pod spec is refused, because a CronJob
+// with both could create no Job.
 func TestANewRuleMustFitAnUnchangedPodSpec(t *testing.T) {
 	was := &batchv1.CronJob{Spec: batchv1.CronJobSpec{Schedule: "@daily"}}
 	was.Name, was.Namespace, was.ResourceVersion = "c", "shop", "7"

@@ -91,8 +91,8 @@ func (l *list) metaUnchanged(o, old state.Object) {
 	}
 }
 
-// keepCompleted restores fields that its classes gave a pod when it was created, if an update omits
-// them. Manifests lack these fields, and clients cannot change them.
+// keepCompleted restores the fields that a pod's priority class and runtime class set at its
+// creation, if an update omits them. Manifests lack these fields, and clients cannot change them.
 func keepCompleted(p *corev1.Pod, old state.Object) {
 	was, ok := old.(*corev1.Pod)
 	if !ok {

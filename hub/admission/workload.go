@@ -183,7 +183,7 @@ func (l *list) statefulSet(s *appsv1.StatefulSetSpec, p *field.Path, fresh bool)
 		names[c.Name] = true
 		l.all(metavalidation.ValidateLabels(c.Labels, at.Child("metadata", "labels")))
 		l.all(apivalidation.ValidateAnnotations(c.Annotations, at.Child("metadata", "annotations")))
-		if fresh { // older ones cannot be repaired, so they may stay
+		if fresh { // in an existing StatefulSet they cannot change, so they may stay
 			l.finalizers(c.Finalizers, at.Child("metadata", "finalizers"))
 		}
 		l.claimSpec(&c.Spec, at.Child("spec"))

@@ -20,13 +20,13 @@ const (
 	// waits for its turn.
 	encoders    = 2
 	encoderWait = 10 * time.Second
-	// shareFor is how long an encoded list serves further requests for the same list. Its ages and
-	// heartbeats are older by that time.
+	// shareFor is how long an encoded list serves further requests for the same list. The ages and
+	// heartbeats in the list may be outdated by that time.
 	shareFor = time.Second
 )
 
-// answers bounds the memory of answers in progress. Equal requests share an encoding while it is
-// made, and shortly after that while it is sent.
+// answers bounds the memory of answers in progress. Requests for the same list share an encoding
+// while it is made, and for up to shareFor while another client still reads it.
 type answers struct {
 	encoding chan struct{}
 
@@ -76,7 +76,8 @@ func (a *answers) hold(user string, n int) (release func(), err error) {
 
 func errUnread(user string) error {
 	return apierrors.NewTooManyRequests(fmt.Sprintf(
-		"too many unread answers, %d MiB of %s or %d MiB of all users: read them, or use limit to list in pages",
+		"too many unread answers: over %d MiB of user %s, or over %d MiB of all users; read them, or use limit "+
+			"to list in pages",
 		userUnread>>20, user, maxUnread>>20), 2)
 }
 

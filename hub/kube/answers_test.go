@@ -38,7 +38,7 @@ func TestPatternMatchingUsesAFifthOfAProcessor(t *testing.T) {
 		began := time.Now()
 		pause(t.Context(), time.Second)
 		if took := time.Since(began); took != filterRest*time.Second {
-			t.Errorf("after a second of matching the filter rests %s", took)
+			t.Errorf("after a second of matching the filter rests %s, want %d s", took, filterRest)
 		}
 	})
 	s, users := newLogFilters(), 0
@@ -239,7 +239,7 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 	}
 	anna()
 	other := must(list("anna", "nodes"))
-	if _, err := list("olav", "nodes"); err == nil || !strings.Contains(err.Error(), "of olav or") {
+	if _, err := list("olav", "nodes"); err == nil || !strings.Contains(err.Error(), "of user olav, or") {
 		t.Errorf("second list for a user with an unread list: %v", err)
 	}
 	olav()
@@ -258,7 +258,7 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 			<-may
 			return large,
 				nil
-		}); err == nil || !strings.Contains(err.Error(), "of kari or") {
+		}); err == nil || !strings.Contains(err.Error(), "of user kari, or") {
 			t.Errorf("second list for kari: %v", err)
 		}
 	})

@@ -251,8 +251,8 @@ func (c *call) mayCreate() error {
 	return nil
 }
 
-// notServed refuses an unknown subresource. Without a name in its details, tools know that the
-// subresource is missing and not the object.
+// notServed refuses an unknown subresource. Its Status does not name the object, so that tools do
+// not take the object for missing.
 func (c *call) notServed() error {
 	message := fmt.Sprintf("%s/%s is not served by this hub", c.res.Plural, c.target.sub)
 	switch {

@@ -92,7 +92,7 @@ func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (wri
 					st.Result = a.New
 				case c.verb == "delete":
 					st.Result = a.Old
-				default: // its last finalizer was removed: answer its last state
+				default: // the object's last finalizer was removed: answer the object's last state
 					st.Result = resource.Shallow(st.Result)
 					st.Result.SetResourceVersion(resource.FormatRev(a.Rev))
 				}

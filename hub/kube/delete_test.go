@@ -93,7 +93,7 @@ func TestTwoClientsEmptyACollection(t *testing.T) {
 }
 
 // Only a deletion with a shorter grace period changes a pod's grace period.
-func TestOnlyADeletionWithAGracePeriodShortensIt(t *testing.T) {
+func TestADeletionOnlyShortensTheGracePeriod(t *testing.T) {
 	f := seeded()
 	s := newServer(f)
 	const pod = ns + "/pods/kiosk-1"

@@ -42,6 +42,6 @@ func TestADrainOrderNamesItsUser(t *testing.T) {
 	}
 	w := request{role: "viewer", method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: patch(`"true"`)}.do(s)
 	if w.Code != 403 {
-		t.Errorf("a viewer's drain order is answered %d", w.Code)
+		t.Errorf("a viewer's drain order is answered %d, want 403", w.Code)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Operators acknowledge incidents and write notes with kubectl patch, edit or apply. The hub writes
-// who it was, and other fields cannot be written.
+// Operators acknowledge incidents and write notes with kubectl patch, edit or apply. The hub adds
+// the operator's name. Other fields cannot be written.
 func TestIncidentsAreAcknowledged(t *testing.T) {
 	const path, kind = "/apis/flotilla.dev/v1alpha1/incidents/oslo-dark-1a2b3c",
 		`{"apiVersion":"flotilla.dev/v1alpha1","kind":"Incident","metadata":{"name":"oslo-dark-1a2b3c"},`

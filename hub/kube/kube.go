@@ -85,7 +85,7 @@ type Config struct {
 	RoleOf   func(ctx context.Context, user string) (access.Role, error)
 	Logs     Logs
 	Streams  Streams
-	Online   func(node string) bool // whether a node's device is connected; nil: unknown before a request to it
+	Online   func(node string) bool // whether a node's device is connected; nil: only a request to the device shows it
 	Metrics  Metrics
 	Audit    Audit
 	Settings admission.Settings

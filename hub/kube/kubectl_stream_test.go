@@ -46,8 +46,8 @@ func TestKubectlStreams(t *testing.T) {
 
 type streamer struct{ program, config string }
 
-// run runs kubectl. Versions up to 1.32 open their streams in the background, and drop earlier data
-// with a message. In that case run tries again.
+// run runs kubectl. Versions up to 1.32 open their streams in the background; data that arrives
+// before a stream is open is lost, with a message. In that case run tries again.
 func (k *streamer) run(t *testing.T, stdin string, args ...string) (out, errs string, code int) {
 	t.Helper()
 	for range 5 {

@@ -65,8 +65,8 @@ func (c *call) log() error {
 	return c.finishLog(out, err, "pod", c.namespace+"/"+c.name, "node", p.Spec.NodeName)
 }
 
-// finishLog ends an answer into which a log was copied until err. The hub's log line gets the
-// attributes about.
+// finishLog ends the answer of a log whose copying ended with err. It adds about to the hub's log
+// line.
 func (c *call) finishLog(out *stream, err error, about ...any) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):

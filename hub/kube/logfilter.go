@@ -17,7 +17,7 @@ import (
 // instructions, so their number is limited.
 const (
 	maxRepeat  = 100 // repetitions of one part of a pattern
-	maxProgram = 300 // instructions; words and classes on one line need about fifty
+	maxProgram = 300 // instructions; a usual pattern, a few words or classes, needs about fifty
 	// filterRest is the ratio of rest to matching time, so that a query uses at most a fifth of a
 	// processor.
 	filterRest = 4

@@ -31,7 +31,8 @@ func TestAPodIsReplacedByItsManifest(t *testing.T) {
 			send(t, s, "PUT", ns+"/pods/"+name, "application/json", strings.ReplaceAll(body, "kiosk:1", "kiosk:2"), 200, &is)
 			was.Spec.Containers[0].Image = "kiosk:2"
 			if !equality.Semantic.DeepEqual(is.Spec, was.Spec) || !maps.Equal(is.Annotations, was.Annotations) {
-				t.Errorf("%+v %v, was %+v %v", is.Spec, is.Annotations, was.Spec, was.Annotations)
+				t.Errorf("the new pod has the spec %+v and annotations %v, want %+v and %v", is.Spec, is.Annotations,
+					was.Spec, was.Annotations)
 			}
 			for _, change := range []string{`{"spec":{"priority":7}}`, `{"spec":{"overhead":{"cpu":"1"}}}`,
 				`{"metadata":{"annotations":{"flotilla.dev/runtime-handler":"x"}}}`} {

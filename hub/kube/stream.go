@@ -247,7 +247,7 @@ func nameThePod(p *corev1.Pod, err error) error {
 }
 
 // deviceError converts a device's failure, before anything was sent, to an answer. An error that
-// the device reports itself is about the request.
+// the device itself reports is about the request, so the answer is BadRequest.
 func deviceError(err error) error {
 	var known apierrors.APIStatus
 	switch {

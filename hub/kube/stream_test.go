@@ -72,7 +72,7 @@ func TestStreamsThatAreRefused(t *testing.T) {
 	}
 }
 
-// The right to get a stream's subresource does not open the stream with any method.
+// Each method of a stream's subresource needs the right to create, also a GET.
 func TestAStreamNeedsTheRightToCreate(t *testing.T) {
 	s := streaming()
 	s.Allow = func(_ access.Role, verb, _ string) bool { return verb == "get" }
@@ -246,7 +246,7 @@ func TestOneUserCannotTakeAllSessions(t *testing.T) {
 	}
 	leave, err := (&call{Server: s, user: access.User{Name: "ola"}}).enter()
 	if sessions != userSessions || err != nil {
-		t.Fatalf("one user has %d sessions; another user's session: %v", sessions, err)
+		t.Fatalf("one user has %d sessions, want %d; another user's session: %v", sessions, userSessions, err)
 	}
 	leave()
 }

@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Writing an existing taint again keeps its time, for example an apply without times. Otherwise
-// tolerationSeconds would never end.
+// A write of an existing taint, for example an apply without times, keeps the taint's time.
+// Otherwise tolerationSeconds would never end.
 func TestARewrittenTaintKeepsItsTime(t *testing.T) {
 	const added, node = "2026-06-01T10:00:00Z", "/api/v1/nodes/pi-1"
 	taints := func(value, more string) string {

@@ -36,7 +36,7 @@ func TestRequestsOfK9sAndHeadlamp(t *testing.T) {
 		{"k9s lists events of their own group", request{method: "GET", path: "/apis/events.k8s.io/v1/events", accept: aTab}, 200, []string{`"kind":"Table"`, `"Last Seen"`, "Started container main"}, resource.MediaJSON},
 		{"k9s looks for custom resources", request{method: "GET", path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", accept: resource.MediaJSON}, 200, []string{`"items":[]`}, resource.MediaJSON},
 		{"k9s' pulses list jobs", request{method: "GET", path: "/apis/batch/v1/jobs"}, 200, []string{`"kind":"JobList"`}, resource.MediaJSON},
-		{"k9s asks a node in a namespace", request{method: "GET", path: "/api/v1/namespaces/default/nodes"}, 404, nil, "text/plain"},
+		{"k9s requests nodes in a namespace", request{method: "GET", path: "/api/v1/namespaces/default/nodes"}, 404, nil, "text/plain"},
 
 		{"Headlamp reads the discovery with its parameters in another order", request{method: "GET", path: "/apis", accept: aggSwapped}, 200, []string{`"APIGroupDiscoveryList"`}, "application/json;g=apidiscovery.k8s.io;v=v2"},
 		{"Headlamp reviews all rules at login", request{method: "POST", path: reviews + "/selfsubjectrulesreviews", contentType: resource.MediaJSON, body: `{"kind":"SelfSubjectRulesReview","apiVersion":"authorization.k8s.io/v1","spec":{"namespace":"default"}}`}, 201, []string{`"resourceRules":[`, `"incomplete":false`}, resource.MediaJSON},

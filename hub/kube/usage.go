@@ -221,9 +221,9 @@ func usageTable(rows []usageRow, m metav1.ListMeta, f resource.Form) runtime.Obj
 		TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()}, ListMeta: m,
 		Rows: []metav1.TableRow{},
 		ColumnDefinitions: []metav1.TableColumnDefinition{
-			{Name: "Name", Type: "string", Format: "name", Description: "Name of what was measured."},
+			{Name: "Name", Type: "string", Format: "name", Description: "Name of the measured node or pod."},
 			{Name: "cpu", Type: "string", Format: "quantity"}, {Name: "memory", Type: "string", Format: "quantity"},
-			{Name: "Window", Type: "string", Format: "duration", Description: "How long was measured."},
+			{Name: "Window", Type: "string", Format: "duration", Description: "Time over which the usage was measured."},
 		},
 	}
 	for _, r := range rows {

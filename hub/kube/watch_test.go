@@ -233,7 +233,8 @@ func TestWatchOfATableHasItsColumnsOnce(t *testing.T) {
 		f.touch(fakeNode("pi-2", ""), "a", "b")
 		for i, frame := range w.expect("MODIFIED pi-1 6", "MODIFIED pi-2 7") {
 			if frame.Object.Kind != "Table" || (len(frame.Object.ColumnDefinitions) > 0) != (i == 0) {
-				t.Errorf("frame %d is a %s with %d columns", i, frame.Object.Kind, len(frame.Object.ColumnDefinitions))
+				t.Errorf("frame %d is a %s with %d columns, want a Table; only the first has columns", i, frame.Object.Kind,
+					len(frame.Object.ColumnDefinitions))
 			}
 		}
 	})

@@ -17,10 +17,10 @@ import (
 // Browsers use WebSockets for watches and logs, as Headlamp does.
 
 // upgrades reports whether a request becomes a WebSocket. It refuses pages of other sites, because
-// a browser sends its certificate or cookie for every page. It accepts a token. With a certificate
-// it accepts an origin that no site can have, or one on the operator's own machine, such as
-// Headlamp's. With a cookie the page must be the hub's, because other programs on this machine
-// count as the same site.
+// a browser sends its certificate or cookie for every page. With a token it accepts every page.
+// With a certificate it accepts an origin that no site can have, or one on the operator's own
+// machine, such as Headlamp's. With a cookie the page must be the hub's, because other programs on
+// this machine count as the same site.
 func (c *call) upgrades() (bool, error) {
 	if !wsstream.IsWebSocketRequest(c.r) {
 		return false, nil

@@ -247,13 +247,14 @@ func TestAFailureOfTheStoreIsReported(t *testing.T) {
 	var st metav1.Status
 	send(t, s, "POST", ns+"/configmaps", "", configMap, 500, &st)
 	if !strings.Contains(st.Message, "disk full") || f.Snapshot().Revision != before {
-		t.Errorf("got %q at revision %d", st.Message, f.Snapshot().Revision)
+		t.Errorf("the answer is %q at revision %d, want the error at revision %d", st.Message, f.Snapshot().Revision, before)
 	}
 	f.fail = fmt.Errorf("store: %w", control.ErrFull)
 	send(t, s, "POST", ns+"/configmaps", "", configMap, 507, &st)
 	if st.Reason != "InsufficientStorage" || !strings.Contains(st.Message, "free space") ||
 		f.Snapshot().Revision != before {
-		t.Errorf("got %q, %q at revision %d", st.Reason, st.Message, f.Snapshot().Revision)
+		t.Errorf("the answer is %q, %q at revision %d, want InsufficientStorage at revision %d", st.Reason, st.Message,
+			f.Snapshot().Revision, before)
 	}
 }
 

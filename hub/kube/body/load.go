@@ -18,9 +18,9 @@ const (
 	maxReading, userReading   = 32 << 20, 16 << 20
 	maxDecoding, userDecoding = 80 << 20, 48 << 20
 
-	// readPatience and its sibling limit how long a request waits for memory before it is refused.
-	// A request that waits to be read blocks its HTTP/2 connection, and so other requests that hold
-	// memory.
+	// readPatience and decodePatience limit how long a request waits for memory before it is
+	// refused. A request that waits to be read blocks its HTTP/2 connection, and so other requests
+	// that hold memory.
 	readPatience   = time.Second
 	decodePatience = 10 * time.Second
 )

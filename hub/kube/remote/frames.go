@@ -133,7 +133,8 @@ func (f *framed) fill() error {
 		if id%2 == 0 || id <= f.stream {
 			return fmt.Errorf("the client opened stream %d after %d", id, f.stream)
 		}
-		f.stream, f.empty = id, 0 // count from 0: each stream is closed later, and a probed connection has no data
+		// Restart the count: an empty frame closes each stream later, and a port probe sends no data.
+		f.stream, f.empty = id, 0
 		f.flow.open(id)
 	case rstStream:
 		if size >= 4 {

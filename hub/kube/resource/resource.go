@@ -60,7 +60,8 @@ func (r *Resource) Sub(name string) *Sub {
 	return &r.Subs[i]
 }
 
-// Served returns the resources of a hub that has these parts, in the order of discovery.
+// Served returns the resources of a hub in the order of discovery. has reports whether the hub has
+// a feature.
 func Served(has func(state.Feature) bool) (list []*Resource) {
 	for _, k := range state.Served() {
 		if !has(k.Needs) {

@@ -64,7 +64,8 @@ func (v *View) leases(snap state.Snapshot, namespace string) (list []state.Objec
 	return list
 }
 
-// Stamp sets the resourceVersion of an object in memory to the snapshot's revision.
+// Stamp sets an object's resourceVersion to the snapshot's revision. It is for objects that are
+// only in memory, such as nodes' leases.
 func Stamp(o state.Object, snap state.Snapshot) state.Object {
 	o = Shallow(o)
 	o.SetResourceVersion(FormatRev(snap.Revision))

@@ -75,7 +75,7 @@ func (r *report) warmest() string {
 	return text
 }
 
-// power returns the firmware's present complaints, else those since the boot.
+// power returns the firmware's present warnings, or else those since the boot.
 func (r *report) power() string {
 	if r.Power == nil {
 		return "<unknown>"

@@ -49,7 +49,7 @@ func show(k state.Kind, columns []metav1.TableColumnDefinition, cells func(state
 	layouts[k] = layout{columns, cells}
 }
 
-// any other kind
+// plain is the layout of all other kinds.
 var plain = layout{columns("Name", "Created At"), func(o state.Object, _ *Options) []any {
 	return []any{o.GetName(), o.GetCreationTimestamp().UTC().Format(time.RFC3339)}
 }}

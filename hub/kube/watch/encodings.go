@@ -42,7 +42,7 @@ type encoding struct {
 	size int // bytes that the cache counts; 0 while the encoding is being made
 }
 
-// NewEncodings returns the encodings of one hub.
+// NewEncodings returns an empty cache. A hub has one.
 func NewEncodings() *Encodings { return &Encodings{made: map[encodingKey]*encoding{}} }
 
 // get returns the cached encoding of a key, or makes it.

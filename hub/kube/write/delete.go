@@ -64,7 +64,7 @@ func (r *Request) deleteChange(live state.Object, o *metav1.DeleteOptions,
 	next := live.DeepCopyObject().(state.Object)
 	changed := false
 	switch next.(type) {
-	case *corev1.Pod, *corev1.Namespace: // being deleted already, as in Kubernetes
+	case *corev1.Pod, *corev1.Namespace: // as in Kubernetes, a second deletion does not change the propagation
 		if live.GetDeletionTimestamp() == nil {
 			setPropagation(next, o)
 		}

@@ -51,6 +51,6 @@ func TestEachLimitOfAPatchHasItsError(t *testing.T) {
 		}
 	}
 	if jsonpatch.AccumulatedCopySizeLimit != body.MaxBody {
-		t.Errorf("the limit of copies is %d bytes", jsonpatch.AccumulatedCopySizeLimit)
+		t.Errorf("the limit of copies is %d bytes, want %d", jsonpatch.AccumulatedCopySizeLimit, body.MaxBody)
 	}
 }

@@ -95,7 +95,7 @@ func (r *Request) Evict(s state.Snapshot, opts *metav1.DeleteOptions, now time.T
 	return st, nil
 }
 
-// checkBudgets returns why a pod may not be evicted now. It counts on the snapshot that the
+// checkBudgets returns why a pod may not be evicted now. It counts pods in the snapshot that the
 // eviction changes. The loop is the only writer, so two evictions cannot count the same pod as
 // available.
 func checkBudgets(s state.Snapshot, p *corev1.Pod, now time.Time) error {

@@ -174,7 +174,8 @@ func (d document) addOwn() error {
 	return nil
 }
 
-// renamed copies a path item of the resource like for one of the hub's own kinds.
+// renamed returns a copy of a path item. If the item is of the resource r.like, the copy has the
+// names of r.
 func (d document) renamed(item object, r resource) object {
 	text := string(document{object: item}.bytes())
 	if r.like != "" {

@@ -28,7 +28,7 @@ type enum struct {
 type enumsByField map[string]enum
 
 // refusedValues are valid in Kubernetes, but package admission refuses them. A test of package kube
-// compares both.
+// compares this list with admission.
 var refusedValues = map[string][]string{
 	"core.v1.GRPCAction mode":                                    {"TLS"},
 	"apps.v1.StatefulSetUpdateStrategy type":                     {"Recreate"},
