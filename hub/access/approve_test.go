@@ -46,7 +46,7 @@ func TestJoiningNeedsApprovalWhereItIsRequired(t *testing.T) {
 		{"the database does not answer", "", func(Applicant) (Verdict, error) { return Verdict{}, errors.New("disk on fire") }, errUnavailable, http.StatusServiceUnavailable, "cannot answer"},
 	} {
 		for _, by := range []string{"the hub", "the token"} {
-			t.Run(c.name+", by "+by, func(t *testing.T) {
+			t.Run(c.name+", required by "+by, func(t *testing.T) {
 				g := guard(t, t.TempDir())
 				g.RequireApproval, g.hub.await = by == "the hub", c.await
 				q := joinRequest(t, token(t, g, NewJoinToken{Approval: by == "the token"}).Text(), "pi-1", newMachine(t))

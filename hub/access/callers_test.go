@@ -65,7 +65,7 @@ func TestCachedCallersStayAuthenticatedWithoutTheDatabase(t *testing.T) {
 			t.Errorf("an unreachable database is queried %d times within %s", b.asked, retryEvery)
 		}
 		if err := look(ola); !errors.Is(err, store.ErrUnavailable) {
-			t.Fatalf("ola is not in the cache, but has the error %v", err)
+			t.Fatalf("ola, who is not in the cache, gets %v, want ErrUnavailable", err)
 		}
 		time.Sleep(59 * time.Minute)
 		if err := look(kari); err != nil {
@@ -73,7 +73,7 @@ func TestCachedCallersStayAuthenticatedWithoutTheDatabase(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		if err := look(kari); !errors.Is(err, store.ErrUnavailable) {
-			t.Fatalf("after an hour without a database: %v", err)
+			t.Fatalf("after an hour without a database: %v, want ErrUnavailable", err)
 		}
 	})
 }

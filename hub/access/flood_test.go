@@ -137,7 +137,7 @@ func TestABusyHubTellsTheDeviceWhenToRetry(t *testing.T) {
 		refuse(w, err)
 		if !errors.Is(err, ErrBusy) || w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" ||
 			strings.Contains(w.Body.String(), "failed") {
-			t.Errorf("%v: %d %v %s", err, w.Code, w.Header(), w.Body)
+			t.Errorf("a join at a busy hub: %v, %d %v %s; want ErrBusy, 429 with Retry-After", err, w.Code, w.Header(), w.Body)
 		}
 		<-g.joining
 		if _, err := g.Join(t.Context(), q, "10.0.0.2"); err != nil {
@@ -169,7 +169,8 @@ func TestRenewalsOfANodeAreLimited(t *testing.T) {
 		refuse(w, last)
 		if renewed != renewBurst || !errors.Is(last, ErrBusy) || w.Code != http.StatusTooManyRequests ||
 			w.Header().Get("Retry-After") != "60" {
-			t.Errorf("%d of 100 renewals, then %v, %d %v", renewed, last, w.Code, w.Header())
+			t.Errorf("%d of 100 renewals succeed, want %d; the last answer is %v, %d %v", renewed, renewBurst, last, w.Code,
+				w.Header())
 		}
 		if _, err := g.Renew(t.Context(), wire.RenewRequest{CSR: other.csr(t)}, certificates(t, b.Certificate)); err != nil {
 			t.Error("a renewal of another node:", err)

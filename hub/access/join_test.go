@@ -265,7 +265,7 @@ func TestTheUsesOfATokenAreLimited(t *testing.T) {
 	}
 	wg.Wait()
 	if in != 3 || len(g.hub.joined) != 3 {
-		t.Fatalf("%d joins succeed, but the hub has %d enrolments", in, len(g.hub.joined))
+		t.Fatalf("%d joins succeed, and the hub has %d enrolments; want 3", in, len(g.hub.joined))
 	}
 }
 
@@ -302,8 +302,9 @@ func TestRecordsOfGuessedTokensAreLimited(t *testing.T) {
 			t.Fatal("a good token from that address:", err)
 		}
 		audits, err := g.Store.Audits(t.Context(), 100)
-		if err != nil || len(audits) != 2*maxAttempts+4 { // and both refusals, the good join, and the first record of the audit
-			t.Fatalf("%d audit records %v", len(audits), err)
+		// Wrong secrets and unknown tokens, a refusal of each, the good join, and the audit's first record.
+		if err != nil || len(audits) != 2*maxAttempts+4 {
+			t.Fatalf("%d audit records, want %d: %v", len(audits), 2*maxAttempts+4, err)
 		}
 		time.Sleep(attemptWindow)
 		if err := try(k, "10.0.0.66"); !errors.Is(err, nil) {
@@ -483,7 +484,7 @@ func TestTheHandlers(t *testing.T) {
 	}
 }
 
-// The response has an error, which the device does not take for success.
+// The response is an error, so the device does not take it for success.
 func TestAnIncompleteRequestIsRefused(t *testing.T) {
 	g := guard(t, t.TempDir())
 	for _, path := range []string{wire.PathJoin, wire.PathRenew} {

@@ -27,7 +27,7 @@ func TestATokenNamesItsDevices(t *testing.T) {
 		{name: "by the prefix", names: prefix, serial: "10000000d5e6f7a8", want: "oslo-d5e6f7a8"},
 		{name: "by the prefix, with a short serial number", names: prefix, serial: "F7", want: "oslo-f7"},
 		{name: "by the prefix, with a serial number that is not a name", names: prefix, serial: "a_b", says: "choose one with --node-name"},
-		{name: "that does not know what it is", names: prefix, says: "no line for this device"},
+		{name: "that knows no serial number and no machine ID", names: prefix, says: "no line for this device"},
 		{name: "in the list, which comes before the prefix", names: store.DeviceNames{BySerial: names.BySerial, Prefix: "oslo-"},
 			serial: "10000000d5e6f7a8", want: "till-1"},
 	} {
@@ -43,7 +43,8 @@ func TestATokenNamesItsDevices(t *testing.T) {
 	}
 }
 
-// The holder of a token with names cannot take over a node of its list: serial numbers are not secret.
+// The holder of a token with names cannot take over a node of the list: serial numbers are not
+// secret.
 func TestATokenWithNamesTakesOverNoNode(t *testing.T) {
 	g := guard(t, t.TempDir())
 	k := token(t, g, NewJoinToken{Uses: 3, Names: store.DeviceNames{BySerial: map[string]string{"a1": "till-1"}}})

@@ -174,9 +174,9 @@ func (g *Guard) Users(ctx context.Context) ([]store.User, error) {
 	return users, err
 }
 
-// maxUnknownAttempts limits the attempts within a quarter of an hour on one user's password, from
-// all networks together from which the user has never logged in. A known network has its own limit,
-// so that other networks cannot lock the user out.
+// maxUnknownAttempts limits the attempts on one user's password within a quarter of an hour, from
+// all networks together from which the user never logged in. A known network has its own limit, so
+// that other networks cannot lock the user out.
 const maxUnknownAttempts = 30
 
 // Login checks a password and returns the cookie of a new session, valid for 24 hours.

@@ -35,10 +35,9 @@ type Rule struct {
 	Resources []string
 }
 
-// rules is the whole table: the rules of the kinds, and those of the hub's own resources. These are
-// users, jointokens, apitokens, audit, settings, metrics, backups, joinrenewals, images,
-// podsecurity (a namespace's level below the default) and account (a user's own password and API
-// tokens).
+// rules is the whole table: the rules of the kinds, then those of the hub's own resources: users,
+// jointokens, apitokens, audit, settings, metrics, backups, joinrenewals, images, podsecurity (a
+// namespace's level below the default) and account (a user's own password and API tokens).
 var rules = append(ofKinds(),
 	Rule{[]Role{Admin}, []string{"*"}, []string{"*"}},
 	Rule{[]Role{Operator, Viewer}, []string{"get", "list", "watch"}, []string{"metrics"}},

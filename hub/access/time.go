@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/shared/clock"
 )
 
-// tooLong is longer than any hub is switched off. After it, all certificates of the devices would
-// have expired, and so would the time to renew them.
+// tooLong is longer than any hub is switched off: by then all certificates of devices have expired,
+// and so has the time to renew them.
 const tooLong = pki.LeafLife + pki.RenewalGrace
 
 // believed returns the time by the machine's clock and the hub's last stored time. The result is

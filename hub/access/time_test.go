@@ -15,15 +15,15 @@ func TestAnUnsynchronizedClockLocksNoDeviceOut(t *testing.T) {
 		want          time.Time
 	}{
 		"a restart": {at(time.Minute), last, false, at(time.Minute)},
-		"as long as the certificates' life and grace": {at(tooLong), last, false, at(tooLong)},
-		"longer, without synchronization":             {at(tooLong + time.Hour), last, false, last},
-		"longer, synchronized":                        {at(tooLong + time.Hour), last, true, at(tooLong + time.Hour)},
-		"2040":                                        {far, last, false, last},
-		"2040, synchronized":                          {far, last, true, far},
-		"2040, without a stored time":                 {far, time.Time{}, false, far},
-		"behind":                                      {at(-time.Hour), last, false, last},
-		"1970":                                        {time.Unix(600, 0), last, false, last},
-		"behind, and synchronized":                    {at(-time.Hour), last, true, last},
+		"ahead by the certificates' life and grace": {at(tooLong), last, false, at(tooLong)},
+		"further ahead, not synchronized":           {at(tooLong + time.Hour), last, false, last},
+		"further ahead, synchronized":               {at(tooLong + time.Hour), last, true, at(tooLong + time.Hour)},
+		"in 2040":                                   {far, last, false, last},
+		"in 2040, synchronized":                     {far, last, true, far},
+		"in 2040, without a stored time":            {far, time.Time{}, false, far},
+		"behind":                                    {at(-time.Hour), last, false, last},
+		"in 1970":                                   {time.Unix(600, 0), last, false, last},
+		"behind, and synchronized":                  {at(-time.Hour), last, true, last},
 	} {
 		if got := believed(c.machine, c.last, c.kept); !got.Equal(c.want) {
 			t.Errorf("%s: %s, want %s", name, got, c.want)

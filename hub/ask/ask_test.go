@@ -183,7 +183,7 @@ func TestUnreadResponsesAreLimited(t *testing.T) {
 		synctest.Wait()
 		var out bytes.Buffer
 		if err := on("pi-2", &out); err != nil || out.Len() != 32*160<<10 {
-			t.Errorf("log of another node: %d bytes, %v", out.Len(), err)
+			t.Errorf("log of another node: %d bytes, want %d: %v", out.Len(), 32*160<<10, err)
 		}
 		for _, node := range []string{"pi-3", "pi-4", "pi-5", "pi-6", "pi-7"} {
 			unread(node, 10)

@@ -108,7 +108,7 @@ func (q *request) drop() {
 func (q *request) overflow() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.failLocked(fmt.Errorf("too many unread bytes of responses wait, most of them of this one: %w",
+	q.failLocked(fmt.Errorf("responses have too many unread bytes, most of them of this response: %w",
 		ErrLost))
 	q.drop()
 }

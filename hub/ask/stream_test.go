@@ -207,13 +207,14 @@ func TestInputWaitsForTheDevice(t *testing.T) {
 		go func() { done <- g.exec(ctx, ask.IO{Stdin: in}) }()
 		time.Sleep(time.Second)
 		if n := g.count(wire.RequestStdin); n != 2 || in.taken.Load() > 3*wire.MaxInput {
-			t.Errorf("%d chunks unacknowledged and %d bytes read before the first acknowledgement", n, in.taken.Load())
+			t.Errorf("%d chunks unacknowledged and %d bytes read before the first acknowledgement; want 2 and at most %d",
+				n, in.taken.Load(), 3*wire.MaxInput)
 		}
 		for ack := uint64(1); ack <= 40; ack++ {
 			g.reply(id, wire.Reply{Ack: ack})
 			synctest.Wait()
 			if way := g.count(wire.RequestStdin) - int(ack); way > wire.InputWindow {
-				t.Fatalf("%d chunks unacknowledged", way)
+				t.Fatalf("%d chunks unacknowledged, want at most %d", way, wire.InputWindow)
 			}
 		}
 		if way := g.count(wire.RequestStdin) - 40; way != wire.InputWindow {
@@ -222,7 +223,7 @@ func TestInputWaitsForTheDevice(t *testing.T) {
 		sent := g.count(wire.RequestStdin)
 		time.Sleep(time.Minute) // the command does not read
 		if more := g.count(wire.RequestStdin) - sent; more < 2 || more > 6 {
-			t.Errorf("the newest input was sent again %d times in a minute", more)
+			t.Errorf("the newest input was sent again %d times in a minute, want 2 to 6", more)
 		}
 		for ack := uint64(41); ack <= 48; ack++ {
 			g.reply(id, wire.Reply{Ack: ack})
@@ -358,7 +359,7 @@ func TestAnAbandonedResponseIsCancelled(t *testing.T) {
 	}
 	g.client.Reply("pi-1", "old", wire.Reply{Seq: 48, EOF: true})
 	if n := g.count(wire.RequestCancel); n != 3 || g.received[0].Of != "old" {
-		t.Errorf("%d cancels for 40 chunks: %+v", n, g.received)
+		t.Errorf("%d cancels for 41 chunks of an unknown request, want 3: %+v", n, g.received)
 	}
 }
 
@@ -380,7 +381,7 @@ func TestResizeSendsEverySize(t *testing.T) {
 			t.Error(err)
 		}
 		if n := g.count(wire.RequestResize); n != 2 {
-			t.Errorf("%d window sizes were sent", n)
+			t.Errorf("%d window sizes were sent, want 2", n)
 		}
 	})
 }
@@ -471,7 +472,7 @@ func TestForward(t *testing.T) {
 				}
 				synctest.Wait()
 				if n := g.count(wire.RequestCancel); n != 1 {
-					t.Errorf("%d cancels", n)
+					t.Errorf("the device received %d cancels, want 1", n)
 				}
 			})
 		})
@@ -505,12 +506,12 @@ func TestUsage(t *testing.T) {
 		time.Sleep(12 * time.Second)
 		_, _ = g.client.Usage(t.Context(), "pi-1")
 		if n := g.count(wire.RequestUsage); n != 1 {
-			t.Errorf("the device received %d requests within 15 s", n)
+			t.Errorf("the device received %d requests within 15 s, want 1", n)
 		}
 		time.Sleep(2 * time.Second)
 		_, _ = g.client.Usage(t.Context(), "pi-1")
 		if n := g.count(wire.RequestUsage); n != 2 {
-			t.Errorf("the device received %d requests in 16 s", n)
+			t.Errorf("the device received %d requests in 16 s, want 2", n)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {

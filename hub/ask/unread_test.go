@@ -39,8 +39,8 @@ func TestUnreadResponsesDoNotBlockReaders(t *testing.T) {
 	const chunk = 32 << 10
 	for _, c := range []struct {
 		name          string
-		nodes, slow   int // nodes, and unread responses of each; an unread response keeps 2 MiB, and the chunk being written
-		rest          int // chunks of one more unread response, which fill the limit
+		nodes, slow   int // nodes, and unread responses of each, which keep 2 MiB and the chunk being written
+		rest          int // chunks of one more unread response, which together reach the limit
 		ended, reader int // number of responses that end; the node that has a reader
 	}{
 		{"the limit of the reader's node", 1, 8, 9, 1, 0},
@@ -96,7 +96,7 @@ func TestUnreadResponsesDoNotBlockReaders(t *testing.T) {
 					t.Errorf("%d unread responses ended, want %d", n, c.ended)
 				}
 				for range len(over) {
-					if err := <-over; !errors.Is(err, ask.ErrLost) || !strings.Contains(err.Error(), "most of them of this one") {
+					if err := <-over; !errors.Is(err, ask.ErrLost) || !strings.Contains(err.Error(), "most of them of this response") {
 						t.Errorf("an unread response ended with %v", err)
 					}
 				}

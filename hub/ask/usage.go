@@ -40,8 +40,8 @@ type measurement struct {
 }
 
 // Usage returns the current resource usage of a node and its pods. An idle device takes two seconds
-// to measure. Calls within 15 s share one result, which must not be modified. Its Time is the
-// hub's. Concurrent calls for many nodes are fine. ErrOffline is returned at once.
+// to measure. Calls within 15 s share one result, which must not be modified. The result's Time is
+// the hub's. Concurrent calls for many nodes are fine. ErrOffline is returned at once.
 func (c *Client) Usage(ctx context.Context, node string) (wire.Usage, error) {
 	m, mustMeasure := c.usages.begin(node, time.Now())
 	if mustMeasure {

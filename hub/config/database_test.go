@@ -36,13 +36,13 @@ func TestThePasswordOfTheDatabaseIsNotShown(t *testing.T) {
 				t.Errorf("%s %s: warnings %q", from, address, warnings)
 			}
 			if err == nil && c.Database != address {
-				t.Errorf("the display of %s is %s", address, c.Database)
+				t.Errorf("the database is %s, want %s", c.Database, address)
 			}
 		}
 	}
 	if _, warnings, err := load(t, []string{"--database=postgres://hub@db/flotilla"}, nil); err != nil ||
 		len(warnings) > 0 {
-		t.Error("there is no password in it", warnings, err)
+		t.Error("a URL without a password causes a warning or an error:", warnings, err)
 	}
 }
 

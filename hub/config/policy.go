@@ -34,7 +34,8 @@ func (c *Config) readPolicy() (mistakes []error) {
 	}
 	for _, name := range policySettings {
 		if from, set := c.sources[name]; set {
-			mistakes = append(mistakes, fmt.Errorf("%s: %s and policy are both set; write it into %s", from, name, c.PolicyFile))
+			mistakes = append(mistakes, fmt.Errorf("%s: %s and policy are both set; write the setting into %s", from, name,
+				c.PolicyFile))
 		}
 	}
 	body, err := os.ReadFile(c.PolicyFile)

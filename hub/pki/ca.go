@@ -172,7 +172,7 @@ var kept = func() bool {
 	return is
 }
 
-// begin issues the first intermediate, or replaces an old one, under the directory's lock.
+// begin issues the first intermediate. The caller holds the directory's lock.
 func (a *Authority) begin(now time.Time) error {
 	if a.intermediate.cert != nil {
 		return nil // the first signature renews the intermediate

@@ -43,10 +43,10 @@ func TestNothingIsReplacedInTheLastYearOfARoot(t *testing.T) {
 			}
 		}
 		if now := a.Status(); now.FormerIntermediates != first.FormerIntermediates || now.Generation != first.Generation {
-			t.Errorf("%d intermediates are issued in the last year", now.FormerIntermediates-first.FormerIntermediates)
+			t.Errorf("%d intermediates are issued in the last year, want none", now.FormerIntermediates-first.FormerIntermediates)
 		}
 		if made > int(serverRenew/renewPause)+4 {
-			t.Errorf("the hub gets %d certificates in the last year", made)
+			t.Errorf("the hub gets %d certificates in the last year, want at most %d", made, int(serverRenew/renewPause)+4)
 		}
 		if err := a.RotateIntermediate(); err != nil {
 			t.Fatal(err)
@@ -57,7 +57,8 @@ func TestNothingIsReplacedInTheLastYearOfARoot(t *testing.T) {
 	})
 }
 
-// The clock of the hub's machine is ahead, and then a time service corrects it.
+// Certificates that were issued while the machine's clock was ahead are replaced once a time
+// service has corrected the clock.
 func TestCertificatesOfAFastClockAreReplaced(t *testing.T) {
 	dir := t.TempDir()
 	names := func() []string { return []string{"hub"} }
@@ -100,7 +101,8 @@ func TestCertificatesOfAFastClockAreReplaced(t *testing.T) {
 	}
 }
 
-// The machine's clock is years ahead of the hub's time, which ignores it.
+// If the machine's clock is years ahead, the hub's time ignores it, and the hub issues no new
+// intermediate.
 func TestAClockYearsAheadIssuesNoIntermediates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, t.TempDir())
@@ -121,10 +123,10 @@ func TestAClockYearsAheadIssuesNoIntermediates(t *testing.T) {
 			time.Sleep(time.Hour)
 		}
 		if generation := a.Status().Generation; generation != 0 {
-			t.Errorf("%d intermediates in three days", generation)
+			t.Errorf("%d intermediates in three days, want none", generation)
 		}
 		if made > 3 {
-			t.Errorf("%d certificates of the hub in three days", made)
+			t.Errorf("%d certificates of the hub in three days, want at most 3", made)
 		}
 	})
 }

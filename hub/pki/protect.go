@@ -33,7 +33,7 @@ const (
 )
 
 // keyNames are the keys that a passphrase encrypts. The hub's server key is not encrypted: it is
-// valid for a year, for this hub only, and a start without a user needs it.
+// valid for a year, for this hub only, and the hub needs it for an unattended start.
 var keyNames = []string{"root", "intermediate", formerRoot}
 
 // ReadPassphrase reads a passphrase from the first line of a file.

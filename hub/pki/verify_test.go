@@ -152,10 +152,10 @@ func TestSignedCertificatesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, dir)
 		if c := a.intermediate.cert; !c.IsCA || c.MaxPathLen != 0 || !c.MaxPathLenZero {
-			t.Errorf("an intermediate may sign %d levels of authorities", c.MaxPathLen)
+			t.Errorf("an intermediate may sign %d levels of authorities, want none", c.MaxPathLen)
 		}
 		if c := a.root.cert; c.MaxPathLen != 1 {
-			t.Errorf("a root may sign %d levels of authorities", c.MaxPathLen)
+			t.Errorf("a root may sign %d levels of authorities, want 1", c.MaxPathLen)
 		}
 		time.Sleep(rootLife - LeafLife/2)
 		c, _ := device(t, a, "pi-1")
@@ -223,8 +223,8 @@ func TestTLSUsesTheCurrentRoots(t *testing.T) {
 	}
 }
 
-// After a revocation the files of the former root are removed. The list of revoked keys has its
-// key, so that a restored file does not restore trust.
+// After a revocation the files of the former root are removed. The list of revoked keys has the
+// former root's key, so that a restored file does not restore trust.
 func TestRevokeRemovesTheFormerRoot(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
@@ -254,7 +254,7 @@ func TestOutdatedCertificates(t *testing.T) {
 	}{
 		{1, at, at, at.Add(LeafLife), true}, {1, at, at, at.Add(LeafLife - time.Hour), true}, {1, at, at, at.Add(LeafLife + time.Second), false}, {0, at, at, at, false},
 		{1, at, since, since.Add(LeafLife), false},                // issued now by the current intermediate
-		{1, at, since, at.AddDate(9, 0, 0), true},                 // issued by a former one while the clock was in 2035
+		{1, at, since, at.AddDate(9, 0, 0), true},                 // issued by a former intermediate while the clock was in 2035
 		{0, at, since, at.AddDate(9, 0, 0), false},                // there is no former intermediate
 		{1, time.Unix(600, 0), since, since.Add(LeafLife), false}, // the current intermediate was issued in 1970
 	} {
@@ -283,7 +283,7 @@ func TestAnUnfinishedChangeRemovesOnlyItsFiles(t *testing.T) {
 	}
 }
 
-// If a hub has too many names, its certificate has the first of them.
+// If a hub has too many names, its certificate has only the first names.
 func TestTheNamesInACertificateAreLimited(t *testing.T) {
 	a := open(t, t.TempDir())
 	names := []string{"hub"}

@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/hub/node"
 )
 
-// While the database is unreachable, the store reports that once, instead of an error for each
-// message.
+// A message that cannot be stored now is repeated later. ErrLater also keeps the broker from
+// logging each such message.
 func TestMessagesThatCannotBeStored(t *testing.T) {
 	d := &devices{log: slog.New(slog.DiscardHandler)}
 	other := errors.New("encode nodes/pi-1")

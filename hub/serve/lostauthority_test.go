@@ -47,7 +47,7 @@ func TestALostAuthorityIsNotReplaced(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	second, err := run(func(h *Hub) { // no device has joined
+	second, err := run(func(h *Hub) { // until here no device has joined, so the authority is new
 		if err := (enrolment.Enrolments{Loop: h.Loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "k",
 			MachineID: "m", Site: "oslo", At: time.Now(), Expires: time.Now().AddDate(1, 0, 0)}); err != nil {
 			t.Error(err)

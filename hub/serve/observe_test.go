@@ -120,7 +120,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 		}
 	}
 	_, dev, _ := net.SplitHostPort(o.Dev.Addr().String())
-	await("a status that it receives", func() bool {
+	await("a status at the observer", func() bool {
 		_ = exec.CommandContext(ctx, strings.Replace(sub, "mosquitto_sub", "mosquitto_pub", 1), "-h", "127.0.0.1", "-p", dev,
 			"-u", "pi-9", "-i", "pi-9",
 			"-q", "1", "-t", wire.Topic(wire.DefaultPrefix, "pi-9", wire.ChannelStatus), "-m", `{"boot":"b1","seq":1}`).Run()
@@ -153,7 +153,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	await("the end of its connection", func() bool { return hub.Broker.Stats().Observers == 0 })
+	await("the end of the observer's connection", func() bool { return hub.Broker.Stats().Observers == 0 })
 	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("a revoked observer is disconnected only after %s", took)
 	}

@@ -276,7 +276,7 @@ func (h *Hub) leave(ctx context.Context) {
 	}
 	ctx = context.WithoutCancel(ctx)
 	if err := h.Store.End(ctx, h.Loop.Now()); err != nil {
-		h.log.Warn("the next timelines take the hub's last write for its end", "err", err)
+		h.log.Warn("cannot store when the hub ended: timelines take its last write for the end", "err", err)
 	}
 	if err := h.Store.Leave(ctx); err != nil {
 		h.log.Warn("the other hubs were not notified that this hub ends: they wait for its lease to expire", "err", err)
