@@ -13,11 +13,12 @@ func TestAnAppArmorProfileIsSetByName(t *testing.T) {
 			"unconfined": "apparmor=unconfined"} {
 			o, err := translate(Spec{Name: "c", AppArmor: profile, NoNewPrivs: true}, "image", Info{Name: name})
 			if err != nil || !slices.Equal(o.HostConfig.SecurityOpt, []string{"no-new-privileges", want}) {
-				t.Errorf("%s gets %q, %v", name, o.HostConfig.SecurityOpt, err)
+				t.Errorf("%s gets the security options %q, %v; want apparmor=%s among them", name, o.HostConfig.SecurityOpt, err,
+					profile)
 			}
 		}
 		if o, err := translate(Spec{Name: "c"}, "image", Info{Name: name}); err != nil || len(o.HostConfig.SecurityOpt) != 0 {
-			t.Errorf("%s gets %q without a profile, %v", name, o.HostConfig.SecurityOpt, err)
+			t.Errorf("without a profile %s gets the security options %q, %v; want none", name, o.HostConfig.SecurityOpt, err)
 		}
 	}
 }

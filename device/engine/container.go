@@ -41,8 +41,8 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 		case err != nil && (hangs || lost(err) || ctx.Err() != nil):
 			return nil, explain(err, "look at container", item.ID)
 		case err != nil || c.Container.State == nil || c.Container.Config == nil:
-			// A broken container is listed but cannot be inspected. The result includes it:
-			// otherwise the agent would never remove it, and an error would hide all other
+			// A broken container is listed but cannot be inspected. Containers returns it all the
+			// same: otherwise the agent would never remove it, and an error would hide all other
 			// containers.
 			if was.silent = false; !stuck {
 				was.Container = listed(item)
@@ -261,7 +261,7 @@ func (a *api) awaitGone(ctx context.Context, id string, underWay error) error {
 }
 
 // removeDependents removes the ended containers that share the network of a container. A running
-// one is an error, since the caller did not ask to stop it.
+// container there is an error, since the caller did not ask to stop it.
 func (a *api) removeDependents(ctx context.Context, id string) error {
 	owner, err := a.look(ctx, id)
 	if err != nil {
@@ -278,7 +278,7 @@ func (a *api) removeDependents(ctx context.Context, id string) error {
 			continue
 		}
 		if c.Container.State.Running {
-			return fmt.Errorf("remove container %s: container %s runs in its network; stop that first", id,
+			return fmt.Errorf("remove container %s: container %s runs in its network; stop that container first", id,
 				strings.TrimPrefix(c.Container.Name, "/"))
 		}
 		if err := a.remove(ctx, item.ID); err != nil {

@@ -87,7 +87,7 @@ func TestAContainerThatRanWhenTheDeviceWentDownHasFailed(t *testing.T) {
 	} {
 		if got := view(container.InspectResponse{State: &c.state, Config: &container.Config{}}); got.State != c.want ||
 			got.ExitCode != c.exitCode || (got.Error != "") != (c.exitCode == 255) {
-			t.Errorf("%s: %s with exit code %d, %q", c.name, got.State, got.ExitCode, got.Error)
+			t.Errorf("%s: %s with exit code %d, %q; want exit code %d", c.name, got.State, got.ExitCode, got.Error, c.exitCode)
 		}
 	}
 }
@@ -165,10 +165,10 @@ func TestTranslateLeavesOutUnenforceableLimits(t *testing.T) {
 		memory, quota int64
 		memorySwap    int64 // memory and swap
 	}{
-		{"with both control groups", Info{MemLimit: true, CPULimit: true, SwapLimit: true}, 64 << 20, 1000, 72 << 20},
+		{"with control groups of memory and CPU", Info{MemLimit: true, CPULimit: true, SwapLimit: true}, 64 << 20, 1000, 72 << 20},
 		{"without the swap of containers", Info{MemLimit: true, CPULimit: true}, 64 << 20, 1000, 64 << 20},
 		{"without memory, as Raspberry Pi OS is by default", Info{CPULimit: true, SwapLimit: true}, 0, 1000, 0},
-		{"without either", Info{}, 0, 0, 0},
+		{"without control groups of memory and CPU", Info{}, 0, 0, 0},
 	} {
 		o, err := translate(s, s.Image, c.info)
 		if err != nil {
@@ -176,14 +176,15 @@ func TestTranslateLeavesOutUnenforceableLimits(t *testing.T) {
 		}
 		if r := o.HostConfig.Resources; r.Memory != c.memory || r.MemorySwap != c.memorySwap || r.CPUQuota != c.quota ||
 			r.CPUShares != 2 {
-			t.Errorf("%s: %+v", c.name, r)
+			t.Errorf("%s: the resources are %+v, want memory %d, with swap %d, quota %d", c.name, r, c.memory, c.memorySwap,
+				c.quota)
 		}
 	}
 	for _, bad := range []Spec{{DNS: []string{"x"}}, {Ports: []Port{{ContainerPort: 80, HostIP: "x"}}},
 		{Ports: []Port{{ContainerPort: 80, Protocol: "X"}}}} {
 		if _, err := translate(bad, "i", Info{}); err == nil || !strings.Contains(err.Error(), "x") &&
 			!strings.Contains(err.Error(), "X") {
-			t.Errorf("%+v: %v", bad, err)
+			t.Errorf("%+v: %v, want an error that names the value", bad, err)
 		}
 	}
 }
@@ -195,7 +196,7 @@ func TestHasRegistry(t *testing.T) {
 		"sha256:abc": true,
 	} {
 		if got := hasRegistry(ref); got != want {
-			t.Errorf("%s: %v", ref, got)
+			t.Errorf("hasRegistry(%s) is %v, want %v", ref, got, want)
 		}
 	}
 }

@@ -102,8 +102,8 @@ func refuseInitProgram(s Spec, image foundImage) error {
 	if p := path.Clean(words[0]); !slices.Contains(initPrograms, p) && path.Base(p) != "systemd" {
 		return nil
 	}
-	return fmt.Errorf("%w: Podman takes its program for an init system and lets it change its own limits; give "+
-		"it another path in the image, or make the container privileged", ErrUnsupported)
+	return fmt.Errorf("%w: Podman takes the program for an init system, which may change the container's limits; give "+
+		"the program another path in the image, or make the container privileged", ErrUnsupported)
 }
 
 // nameTaken recognizes the response for a name in use: Docker's status 409, or Podman's 500 with a
@@ -249,7 +249,7 @@ func limit(r *container.Resources, s Spec, info Info) {
 		r.CpusetCpus = s.CPUs
 	}
 	if s.PidsLimit != 0 && info.PidsLimit {
-		r.PidsLimit = &s.PidsLimit // -1 too: otherwise Podman uses its own limit
+		r.PidsLimit = &s.PidsLimit // also for -1: otherwise Podman uses its own limit
 	}
 }
 

@@ -18,9 +18,9 @@ const installHint = "install one (on Debian and Raspberry Pi OS: apt install doc
 
 // Find opens the engine of choice: auto (the first usable one that answers), docker, podman,
 // balena, a socket's path or its unix:// URL. If none answers, the error is ErrUnavailable and
-// names the tried sockets; try again later, since the engine may start after the agent. With auto,
-// the engine at the socket last stays the only choice while it is installed: it has the containers
-// and images, and may be about to start.
+// names the tried sockets; try again later, since the engine may start after the agent. last is the
+// socket of the engine that was used last. With auto, that engine stays the only choice while it is
+// installed: it has the containers and images, and may be about to start.
 func Find(ctx context.Context, choice, last string) (Engine, error) {
 	sockets, err := socketsOf(choice, os.Getenv("XDG_RUNTIME_DIR"))
 	if err != nil {
@@ -32,8 +32,8 @@ func Find(ctx context.Context, choice, last string) (Engine, error) {
 	if len(sockets) > 1 && slices.Contains(sockets, last) && installed(last) {
 		e, err := Open(ctx, last)
 		if err != nil {
-			err = fmt.Errorf("%w; this engine has the device's containers: start it; to change to another one, uninstall it "+
-				"or pass the other's socket with --engine", err)
+			err = fmt.Errorf("%w; this engine has the device's containers: start it; to change to another engine, uninstall it "+
+				"or pass the other engine's socket with --engine", err)
 		}
 		return e, err
 	}

@@ -40,13 +40,13 @@ func TestTheFirstUsableEngineIsOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := e.Info(t.Context()); err != nil || info.Socket != good {
-		t.Errorf("the engine is at %s: %v", info.Socket, err)
+		t.Errorf("the engine is at %s: %v; want %s", info.Socket, err, good)
 	}
 	if _, err := first(t.Context(), []string{missing, old, older}); !errors.Is(err, ErrUnsupported) ||
 		!strings.Contains(err.Error(), old) {
-		t.Errorf("only engines that are too old: %v", err)
+		t.Errorf("if all engines are too old: %v, want ErrUnsupported with %s", err, old)
 	}
 	if _, err := first(t.Context(), []string{missing, missing}); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("only sockets that do not answer: %v", err)
+		t.Errorf("if no socket answers: %v, want ErrUnavailable", err)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// lagTime is the age of a line, and the gap before it, above which the follower looks for missing
-// lines.
+// lagTime is how far a reader must lag: the follower looks for missing lines only if the last line
+// was this old when it was read, and the next line is this much newer.
 const lagTime = time.Second
 
 // A follower repairs a followed log that rotates faster than it is read. Docker repeats some files

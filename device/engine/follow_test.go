@@ -14,7 +14,8 @@ import (
 )
 
 // Engines lose lines if a log rotates while a reader lags: Docker skips or repeats whole files,
-// Podman continues in the new file. Engines do not report it.
+// Podman continues in the new file. The log names the missing lines, which the engines do not
+// report.
 func TestAFollowedLogReportsMissingLinesAndRepeatsNone(t *testing.T) {
 	began := time.Now().Add(-time.Minute)
 	at := func(second int) string {

@@ -133,8 +133,8 @@ func (a *api) listedImage(ctx context.Context, ref string) (foundImage, bool, er
 	return foundImage{}, false, explain(err, "look for image", ref)
 }
 
-// hasRegistry reports whether a name includes the registry, or is an id. Such an image is never
-// local under localhost/, and Podman rejects the request as invalid.
+// hasRegistry reports whether a name includes the registry, or is an id. Podman never has such an
+// image under localhost/, and rejects a request for localhost/ followed by such a name as invalid.
 func hasRegistry(ref string) bool {
 	first, _, more := strings.Cut(ref, "/")
 	return strings.HasPrefix(ref, "sha256:") || more && (first == "localhost" || strings.ContainsAny(first, ".:"))

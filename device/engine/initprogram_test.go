@@ -52,7 +52,7 @@ func TestPodmanRunsNoContainerInSystemdMode(t *testing.T) {
 				switch {
 				case podman && tt.refused:
 					if !errors.Is(err, engine.ErrUnsupported) || !strings.Contains(err.Error(), "init system") {
-						t.Errorf("%v", err)
+						t.Errorf("got %v, want ErrUnsupported that names the init system", err)
 					}
 				case err != nil:
 					t.Error(err)
@@ -103,7 +103,7 @@ func TestAPortOutOfRangeIsRefused(t *testing.T) {
 				_ = e.Remove(ctx, id)
 			}
 			if !errors.Is(err, engine.ErrUnsupported) {
-				t.Errorf("host port %d: %v", port, err)
+				t.Errorf("host port %d: %v, want ErrUnsupported", port, err)
 			}
 		}
 	})

@@ -51,7 +51,7 @@ func TestRealEnginesNoticeAConflictingLAN(t *testing.T) {
 		}
 		removeLAN()
 		if err := e.EnsureNetwork(t.Context(), n); err != nil {
-			t.Errorf("after leaving that LAN: %v", err)
+			t.Errorf("after the device has left that LAN: %v", err)
 		}
 	})
 }

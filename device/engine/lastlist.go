@@ -13,9 +13,9 @@ import (
 )
 
 // A container may hang in its start or removal, for example at a mount of a lost server. The engine
-// is not down then. Docker answers for all other containers, and this one is reported as in the
-// last list. Podman returns no list at all: the result is the last list and the containers created
-// since.
+// is not down then. Docker answers for all other containers, and the hanging one is reported as in
+// the last list. Podman returns no list at all: the result is the last list and the containers
+// created since.
 
 // seen stores the newest list of each label by container id.
 type seen struct {

@@ -34,13 +34,13 @@ func TestALogEndsWithItsContainer(t *testing.T) {
 	var out strings.Builder
 	if err := a.Logs(t.Context(), "x", LogOptions{Tail: -1, Follow: true}, &out, &out); err != nil ||
 		out.String() != "hello" {
-		t.Errorf("the log of an ended container is %q: %v", &out, err)
+		t.Errorf("the log of an ended container is %q, %v; want hello", &out, err)
 	}
 	running.Store(true) // a running container may be silent
 	some, cancel := context.WithTimeout(t.Context(), 20*a.silence)
 	defer cancel()
 	if err := a.Logs(some, "x", LogOptions{Tail: -1, Follow: true}, &out, &out); err != nil || some.Err() == nil {
-		t.Errorf("following the log of a running container: %v", err)
+		t.Errorf("following the log of a running container ended with %v, want it to last until its context ends", err)
 	}
 	running.Store(false) // a slow reader gets the whole log
 	large.Store(true)

@@ -157,8 +157,8 @@ func subnets(n *network.Inspect) (all []netip.Prefix) {
 	return all
 }
 
-// addressOf returns the address of a container. On a network of its own IPv6 comes first: such a
-// network also has IPv4 addresses, since older engines need them.
+// addressOf returns the address of a container. On a network of EnsureNetwork it prefers the IPv6
+// address: such a network also has IPv4 addresses, since older engines need them.
 func addressOf(networks map[string]*network.EndpointSettings, mode string) netip.Addr {
 	for _, name := range slices.Sorted(maps.Keys(networks)) {
 		n := networks[name]

@@ -36,7 +36,7 @@ func TestAPausedContainerCanBeStopped(t *testing.T) {
 			t.Error(err)
 		}
 		if ask(t, socket, "/containers/"+id+"/json", &c); c.State.Status != "exited" {
-			t.Errorf("the container is %s", c.State.Status)
+			t.Errorf("after Stop the container is %s, want exited", c.State.Status)
 		}
 	})
 }

@@ -26,7 +26,7 @@ func TestPull(t *testing.T) {
 			var last engine.Progress
 			must(t, e.Pull(ctx, ref, nil, func(p engine.Progress) { last = p }))
 			if last.Layers == 0 || last.Done != last.Layers {
-				t.Errorf("the last progress is %+v", last)
+				t.Errorf("the last progress is %+v, want all layers done", last)
 			}
 			id, ok, err := e.HasImage(ctx, ref)
 			if err != nil || !ok {
@@ -36,7 +36,7 @@ func TestPull(t *testing.T) {
 			must(t, err)
 			i := slices.IndexFunc(images, func(i engine.Image) bool { return i.ID == id })
 			if i < 0 || images[i].InUse || !slices.Contains(images[i].Tags, ref) {
-				t.Fatalf("images are %+v", images)
+				t.Fatalf("images are %+v, want %s unused among them", images, ref)
 			}
 			must(t, e.Pull(ctx, ref, nil, nil)) // prepares a second removal
 			must(t, e.RemoveImage(ctx, id))
@@ -78,7 +78,7 @@ func TestPull(t *testing.T) {
 			host := newRegistry(t, "").host
 			for _, ref := range []string{host + "/name:2", host + "/other:1", "Not A Name"} {
 				if err := e.Pull(ctx, ref, nil, nil); !errors.Is(err, engine.ErrNotFound) {
-					t.Errorf("%s: %v", ref, err)
+					t.Errorf("%s: %v, want ErrNotFound", ref, err)
 				}
 			}
 		})
@@ -88,7 +88,7 @@ func TestPull(t *testing.T) {
 			for _, auth := range []*engine.RegistryAuth{nil, {Username: "device", Password: "wrong", ServerAddress: r.host}} {
 				if err := e.Pull(ctx, ref, auth, nil); err == nil || errors.Is(err, engine.ErrNotFound) ||
 					errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "credentials") {
-					t.Errorf("with %+v: %v", auth, err)
+					t.Errorf("with the credentials %+v: %v, want an error about credentials", auth, err)
 				}
 			}
 			must(t, e.Pull(ctx, ref, &engine.RegistryAuth{Username: "device", Password: "secret", ServerAddress: r.host}, nil))

@@ -179,7 +179,7 @@ func TestOpenNegotiatesTheAPIVersion(t *testing.T) {
 		{"an engine of the oldest version is fine", "1.40", old, nil, ""},
 		{"an older version is unsupported", "1.39", old, engine.ErrUnsupported, "1.40 or newer is needed"},
 		{"an answer without a version is unsupported", "", old, engine.ErrUnsupported, "1.40 or newer is needed"},
-		{"a newer engine without our version is unsupported", "3.1", map[string]any{"Os": "linux", "MinAPIVersion": "3.0"}, engine.ErrUnsupported, "upgrade this program"},
+		{"a newer engine that dropped the client's versions is unsupported", "3.1", map[string]any{"Os": "linux", "MinAPIVersion": "3.0"}, engine.ErrUnsupported, "upgrade this program"},
 		{"an engine for Windows is unsupported", "1.41", map[string]any{"Os": "windows"}, engine.ErrUnsupported, "windows"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestTheAPIVersionFollowsAnUpgrade(t *testing.T) {
 		api = v
 		mu.Unlock()
 		if info, err := e.Info(t.Context()); err != nil || info.APIVersion != v {
-			t.Errorf("after the upgrade to %s the client uses %s: %v", v, info.APIVersion, err)
+			t.Errorf("after the upgrade to API version %s the client uses %s: %v", v, info.APIVersion, err)
 		}
 	}
 }
@@ -224,20 +224,20 @@ func TestFindNamesTheTriedSockets(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if _, err := engine.Find(ctx, "none", ""); !errors.Is(err, engine.ErrUnavailable) {
-		t.Errorf("none: %v", err)
+		t.Errorf("--engine none: %v, want ErrUnavailable", err)
 	}
 	if _, err := engine.Find(ctx, "rocket", ""); !errors.Is(err, engine.ErrUnsupported) {
-		t.Errorf("rocket: %v", err)
+		t.Errorf("--engine rocket: %v, want ErrUnsupported", err)
 	}
 	missing := filepath.Join(t.TempDir(), "no.sock")
 	if _, err := engine.Find(ctx, missing, ""); !errors.Is(err, engine.ErrUnavailable) ||
 		!strings.Contains(err.Error(), missing) {
-		t.Errorf("%s: %v", missing, err)
+		t.Errorf("--engine %s: %v, want ErrUnavailable with that path", missing, err)
 	}
 	socket := pretend(t, func() string { return "1.41" }, map[string]any{"Os": "linux", "Arch": "arm64"})
 	if e, err := engine.Find(ctx, "unix://"+socket, ""); err != nil {
 		t.Error(err)
 	} else if info, _ := e.Info(ctx); info.Socket != socket {
-		t.Errorf("the engine is at %s", info.Socket)
+		t.Errorf("the engine is at %s, want %s", info.Socket, socket)
 	}
 }

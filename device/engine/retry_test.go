@@ -47,7 +47,7 @@ func TestAnInternalErrorIsRetried(t *testing.T) {
 				}
 				well := err == nil && len(found) == 1 && found[0].Error == "" && found[0].ExitCode == 7
 				if well != c.well {
-					t.Errorf("%+v, %v", found, err)
+					t.Errorf("the list is %+v, %v; want success: %v", found, err, c.well)
 				}
 			})
 		}
@@ -79,11 +79,11 @@ func TestALogThatBreaksOffWithAnErrorIsRetried(t *testing.T) {
 			var out strings.Builder
 			err := a.Logs(context.Background(), "x", LogOptions{Tail: -1, Follow: follow}, &out, &out)
 			if requests != c.requests || (err == nil && out.String() == "hello") != c.well {
-				t.Errorf("fails %d times, following %v: sent %d requests, %q, %v", c.times, follow, requests, &out, err)
+				t.Errorf("with %d failures, following %v: sent %d requests, got %q, %v", c.times, follow, requests, &out, err)
 			}
 			if err != nil &&
 				!strings.Contains(err.Error(), "read the log of container x: failed to obtain logs: read /proc/26032/cgroup") {
-				t.Errorf("the error is %v", err)
+				t.Errorf("the error is %v, want the engine's message", err)
 			}
 		}
 	}

@@ -29,8 +29,9 @@ func hostRoutes() []route {
 // neighbours: the default route, or two halves of it from some VPNs.
 const leastRoute = 8
 
-// conflictingRoute returns a route that overlaps a block and does not lead to the internet. A block
-// inside a rejecting route, with which a site keeps private addresses inside, is not a conflict.
+// conflictingRoute returns a route that overlaps a block and does not lead to the internet. A
+// rejecting route around the block is not a conflict: sites use such routes to keep packets for
+// private addresses inside.
 func conflictingRoute(routes []route, block netip.Prefix) (route, bool) {
 	for _, r := range routes {
 		if r.nowhere && r.to.Bits() < block.Bits() {

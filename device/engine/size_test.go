@@ -36,11 +36,11 @@ func TestSizeOf(t *testing.T) {
 			n.Inodes-before.Inodes, err)
 	}
 	if n, err := SizeOf(t.Context(), filepath.Join(other, "far")); err != nil || n.Bytes < 1<<20 {
-		t.Errorf("a file: %v, %v", n, err)
+		t.Errorf("a file: %v, %v; want at least 1 MiB", n, err)
 	}
 	for what, path := range map[string]string{"a missing path": "none", "a link": "out"} {
 		if n, err := SizeOf(t.Context(), filepath.Join(dir, path)); n.Bytes > 4096 || err != nil {
-			t.Errorf("%s: %v, %v", what, n, err)
+			t.Errorf("%s: %v, %v; want at most 4096 bytes", what, n, err)
 		}
 	}
 	over, end := context.WithCancel(t.Context())

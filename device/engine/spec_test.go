@@ -183,11 +183,11 @@ func TestContainersOfOnePodShareNetworkAndMemory(t *testing.T) {
 			func() bool { return strings.Contains(run(t, e, guest, "get http://127.0.0.1:8080/healthz"), "ok") })
 		for _, ns := range []string{"net", "ipc"} {
 			if a, b := run(t, e, owner, "readlink /proc/self/ns/"+ns), run(t, e, guest, "readlink /proc/self/ns/"+ns); a != b {
-				t.Errorf("namespace %s differs: %s and %s", ns, a, b)
+				t.Errorf("the %s namespaces differ: %s and %s", ns, a, b)
 			}
 		}
 		if a, b := run(t, e, owner, "hostname"), run(t, e, guest, "hostname"); a != b {
-			t.Errorf("host names are %q and %q", a, b)
+			t.Errorf("the host names are %q and %q, want one", a, b)
 		}
 	})
 }
@@ -271,11 +271,11 @@ func TestTheEngineDoesNotRestartOrProbeAndRemovesVolumes(t *testing.T) {
 		must(t, err)
 		ask(t, socket, "/containers/"+swapping+"/json", &c)
 		if h := c.HostConfig; info.SwapLimit && h.MemorySwap != 72<<20 || info.CPUSet && h.CpusetCpus != "0" {
-			t.Errorf("with swap the limits are %+v", h)
+			t.Errorf("with swap the limits are %+v, want 72 MiB of memory and swap, on processor 0", h)
 		}
 		ask(t, socket, "/containers/"+id+"/json", &c)
 		if len(c.Mounts) != 1 || ask(t, socket, "/volumes/"+c.Mounts[0].Name, nil) != http.StatusOK {
-			t.Fatalf("mounts are %+v", c.Mounts)
+			t.Fatalf("the mounts are %+v, want the image's one volume", c.Mounts)
 		}
 		must(t, e.Remove(t.Context(), id))
 		if status := ask(t, socket, "/volumes/"+c.Mounts[0].Name, nil); status != http.StatusNotFound {
@@ -294,7 +294,7 @@ func TestWrittenIncludesTheEnginesOwnMounts(t *testing.T) {
 		}
 		ask(t, socket, "/containers/"+begin(t, e, engine.Spec{}, "wait")+"/json", &c)
 		if len(c.Mounts) != 1 {
-			t.Fatalf("the image has the volumes %+v", c.Mounts)
+			t.Fatalf("the mounts are %+v, want the image's one volume", c.Mounts)
 		}
 		for _, path := range []string{c.Mounts[0].Destination + "/big", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} {
 			id := begin(t, e, engine.Spec{}, "write "+path+" "+strings.Repeat("x", 64<<10)+" then wait")

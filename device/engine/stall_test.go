@@ -72,14 +72,14 @@ func TestAListDoesNotWaitForAHangingContainer(t *testing.T) {
 	hangs.Store("/c3/json")
 	list, err := a.Containers(t.Context(), "x")
 	if err != nil || len(list) != 5 {
-		t.Fatalf("while one container hangs the list has %d, %v", len(list), err)
+		t.Fatalf("while one container hangs the list has %d containers, %v; want 5", len(list), err)
 	}
 	if c := find(list, "name"); c.ID != "c3" || c.State != Exited || c.ExitCode != 3 || c.Labels["x"] != "y" {
-		t.Errorf("an unknown container is %+v", c)
+		t.Errorf("a hanging container that was never inspected is %+v, want what the list says", c)
 	}
 	hangs.Store("none")
 	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 5 {
-		t.Fatalf("the list has %d, %v", len(list), err)
+		t.Fatalf("the list has %d containers, %v; want 5", len(list), err)
 	}
 	hangs.Store("/c3/json /c4/json")
 	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 5 ||
@@ -90,7 +90,7 @@ func TestAListDoesNotWaitForAHangingContainer(t *testing.T) {
 	only.Store(true)
 	hangs.Store("/c1/json")
 	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 1 || list[0].State != Running {
-		t.Errorf("while the only container hangs: %+v, %v", list, err)
+		t.Errorf("while the only container hangs the list is %+v, %v; want it running", list, err)
 	}
 	only.Store(false)
 	for _, paths := range []string{"/containers/json", "/c3/json /_ping", "/c1/json /c3/json /c4/json"} {
@@ -148,7 +148,7 @@ func TestPodmansListDoesNotWaitForAHangingContainer(t *testing.T) {
 	}
 	hangs.Store("none")
 	if got, want := list(), "c1 c1 exited y; c2 c2 exited y; "; got != want {
-		t.Fatalf("the list is %s", got)
+		t.Fatalf("the list is %s, want %s", got, want)
 	}
 	for _, label := range []string{"y", "z"} { // a container belongs to the list of its own label only
 		if _, err := a.Create(t.Context(), Spec{Name: "c" + label, Image: "example.org/i:1",
@@ -162,7 +162,7 @@ func TestPodmansListDoesNotWaitForAHangingContainer(t *testing.T) {
 		}
 		want = strings.Replace(want, "cy cy", "c3 cy", 1)
 		if got := list(); got != want {
-			t.Errorf("while a new container with label x=%s hangs the list is %s", label, got)
+			t.Errorf("while a new container with label x=%s hangs the list is %s, want %s", label, got, want)
 		}
 		hangs.Store("none")
 		list()
@@ -170,7 +170,7 @@ func TestPodmansListDoesNotWaitForAHangingContainer(t *testing.T) {
 	hangs.Store("c2")
 	gone.Store("c1")
 	if got, want := list(), "c2 c2 exited y; "; got != want {
-		t.Errorf("while one container hangs and another is gone the list is %s", got)
+		t.Errorf("while one container hangs and another is gone the list is %s, want %s", got, want)
 	}
 }
 
@@ -201,7 +201,7 @@ func TestPodmansNetworkDoesNotWaitForAHangingContainer(t *testing.T) {
 	}
 	n.Labels["x"] = "z"
 	if err := a.RemoveNetwork(ctx, n); err == nil || requests != "" {
-		t.Errorf("removing another program's network: %v, requests %q", err, requests)
+		t.Errorf("removing another program's network: %v, requests %q; want an error and no request", err, requests)
 	}
 	n.Labels["x"] = "y"
 	if err := a.RemoveNetwork(ctx, n); err != nil || requests != "DELETE flotilla-pi-1; " {
@@ -276,7 +276,7 @@ func TestAPullWithoutProgressEnds(t *testing.T) {
 			reported := 0
 			err := a.Pull(t.Context(), "example.org/app:1", nil, func(Progress) { reported++ })
 			if err == nil || !strings.Contains(err.Error(), "no progress for 500ms; the agent tries again") {
-				t.Errorf("the pull ends with %v", err)
+				t.Errorf("the pull ends with %v, want no progress for 500ms", err)
 			}
 			if first != "" && reported != lines {
 				t.Errorf("progress was reported %d times for %d lines", reported, lines)
@@ -332,10 +332,10 @@ func TestFollowCountsLayers(t *testing.T) {
 	}
 	if err := follow(strings.NewReader(text.String()), func(p Progress) { last = p }); err != nil ||
 		last.Layers != maxLayers {
-		t.Errorf("%+v, %v", last, err)
+		t.Errorf("the last progress is %+v, %v; want %d layers", last, err, maxLayers)
 	}
 	if err := follow(strings.NewReader(`{"errorDetail":{"message":"toomanyrequests"},"error":"toomanyrequests"}`),
 		func(Progress) {}); err == nil || err.Error() != "toomanyrequests" {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want toomanyrequests", err)
 	}
 }

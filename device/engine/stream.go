@@ -52,7 +52,8 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 	return explain(err, "read the log of container", id)
 }
 
-// copyLog copies a log. It returns an internal error of the engine before it has copied anything.
+// copyLog copies a log. If the engine reports an internal error instead of the log, copyLog returns
+// that error and has copied nothing.
 func (a *api) copyLog(ctx context.Context, id string, options client.ContainerLogsOptions, tty bool, stdout,
 	stderr io.Writer) error {
 	reading, cancel := context.WithCancelCause(ctx)
@@ -212,7 +213,8 @@ const logSilence = 5 * time.Second
 
 var errLogEnded = errors.New("the container has ended and its log is silent")
 
-// A waiting is a reader that records since when a Read waits for data; nil while none waits.
+// A waiting is a reader; since is the time at which the current Read began to wait for data, or
+// nil.
 type waiting struct {
 	io.Reader
 	since atomic.Pointer[time.Time]
@@ -228,7 +230,7 @@ func (w *waiting) Read(b []byte) (int, error) {
 // endLog stops following a log when the container has ended and the log is silent: Podman sometimes
 // misses the end of a container that exits at once.
 func (a *api) endLog(ctx context.Context, id string, log *waiting, end context.CancelCauseFunc) {
-	var quiet *time.Time // start of the wait that was current when the container was found ended
+	var quiet *time.Time // the Read that was waiting when the container was found ended; nil: the container still runs
 	for {
 		select {
 		case <-ctx.Done():

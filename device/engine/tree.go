@@ -94,7 +94,7 @@ func (c *counter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// stubs are the files that Docker creates in each container, to mount on them, if the image lacks
+// stubs are the files and mount points that Docker creates in each container if the image lacks
 // them.
 var stubs = map[string]byte{
 	".dockerenv": tar.TypeReg, "dev": tar.TypeDir, "dev/console": tar.TypeReg, "dev/pts": tar.TypeDir,

@@ -131,7 +131,7 @@ func defaultRoute(t tree) string {
 	if b, err := t.read("/proc/net/route"); err == nil {
 		for line := range strings.Lines(string(b)) { // Iface Destination Gateway Flags RefCnt Use Metric Mask …
 			f := strings.Fields(line)
-			if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" || f[0] == "*" { // the last: it rejects or drops
+			if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" || f[0] == "*" { // interface *: the route rejects or drops
 				continue
 			}
 			metric := fmt.Sprintf("%10s", f[6]) // decimal, padded so that the text sorts as a number

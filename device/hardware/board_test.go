@@ -60,12 +60,12 @@ func TestDecodeRevision(t *testing.T) {
 func TestOnlyRaspberryPisUseTheRevisionInCpuinfo(t *testing.T) {
 	pi := rootOf(t, map[string]string{"proc/cpuinfo": "processor\t: 0\n\nHardware\t: BCM2835\nRevision\t: c03114\n"})
 	if r := revision(tree(pi)); r == nil || r.Type != "4B" {
-		t.Errorf("the revision of a Pi without a device tree is %+v", r)
+		t.Errorf("the revision of a Pi without a device tree is %+v, want type 4B", r)
 	}
 	other := rootOf(t,
 		map[string]string{"proc/cpuinfo": "processor\t: 0\n\nHardware\t: Generic AM33XX\nRevision\t: 0020\n"})
 	if r := revision(tree(other)); r != nil {
-		t.Errorf("the revision of another board is %+v", r)
+		t.Errorf("the revision of another board is %+v, want none", r)
 	}
 }
 

@@ -97,8 +97,8 @@ type memoryUse struct{ capacity, available int64 } // bytes
 
 // memory returns the kernel's estimate of memory available without swapping (MemAvailable). In a
 // container with a memory limit it returns the limit minus the working set (usage without droppable
-// file cache). The limit of a plain service does not count: only in a container do the files read
-// here have a limit.
+// file cache). The limit of a service's control group does not count: the files read here show only
+// a container's limit.
 func memory(ctx context.Context, t tree) (memoryUse, error) {
 	vm, err := mem.VirtualMemoryWithContext(t.gopsutil(ctx))
 	if err != nil {

@@ -66,9 +66,9 @@ func (d Device) Same(e Device) bool {
 		d.Nodes == nil == (e.Nodes == nil)
 }
 
-// SharesNode reports whether d and e are different devices with a common node, because the kernel
-// has given a node of one to the other: a container with one could then open the other. Peripherals
-// share nodes on purpose.
+// SharesNode reports whether d and e are different devices with a common node. The kernel has then
+// given a node of one device to the other, and a container with one device could open the other.
+// Peripherals share nodes on purpose and do not count.
 func (d Device) SharesNode(e Device) bool {
 	if d.On != "" || e.On != "" || d.Same(e) {
 		return false

@@ -122,7 +122,7 @@ func TestTheNUMANodeOfADevice(t *testing.T) {
 		t.Errorf("NUMA nodes of the devices: %s; want %s", got, want)
 	}
 	if n := NUMA(root); len(n) != 2 || n[0].Count() != 3 || n[1].Count() != 2 {
-		t.Errorf("the NUMA nodes are %+v", n)
+		t.Errorf("the NUMA nodes are %+v, want two with 3 and 2 processors", n)
 	}
 	delete(files, "sys/devices/system/node/node1/cpulist")
 	if got, want := near(rooted(files)), "gpiochip0 -; i2c-1 -; renderD128 -; 0000:00:1f.0 -; spi0 -"; got != want {
@@ -142,7 +142,7 @@ func TestLookAgain(t *testing.T) {
 	rak.Resource = "lorawan-gateway"
 	if now, nodes, err := rak.Look(); err != nil || now.Resource != rak.Resource || len(nodes) != 1 ||
 		nodes[0].Path != "/dev/ttyUSB1" || nodes[0].Host != root+"/dev/ttyUSB1" {
-		t.Errorf("%+v %+v %v", now, nodes, err)
+		t.Errorf("Look returns %+v, %+v, %v; want the adapter at /dev/ttyUSB1", now, nodes, err)
 	}
 	by := filepath.Join(root, "dev/serial/by-id/usb-RAK_1")
 	if err := os.Remove(by); err != nil {
@@ -153,7 +153,7 @@ func TestLookAgain(t *testing.T) {
 	}
 	link(t, "../../ttyUSB0", by)
 	if now, _, err := rak.Look(); err != nil || now.Nodes[0] != "/dev/ttyUSB0" {
-		t.Errorf("after it was plugged in elsewhere: %+v %v", now, err)
+		t.Errorf("after the adapter was plugged in elsewhere Look returns %+v, %v; want /dev/ttyUSB0", now, err)
 	}
 }
 
@@ -175,6 +175,6 @@ func TestNamesAndSharingOfTheBoardProfile(t *testing.T) {
 	}
 	if q := NodeStatus(Report{}, Limits{}, Software{}, Resources(found,
 		nil)...).Capacity["flotilla.dev/serial"]; q.Value() != 3 {
-		t.Errorf("without a profile there are %s serial ports", q.String())
+		t.Errorf("without a profile there are %s serial ports, want 3", q.String())
 	}
 }

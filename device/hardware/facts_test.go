@@ -70,7 +70,7 @@ func TestAHangingDriverBlocksNothing(t *testing.T) {
 	for range 20 {
 		r, err := Probe(t.Context(), Options{Root: root})
 		if err != nil || r.Host.BootID == "" {
-			t.Errorf("the report has %+v, %v", r.Host, err)
+			t.Errorf("the report has the host %+v, %v; want its boot id", r.Host, err)
 		}
 		Measure(t.Context(), Options{Root: root})
 	}
@@ -93,19 +93,19 @@ func TestMeasure(t *testing.T) {
 	s := Measure(t.Context(),
 		Options{Root: rootOf(t, files), StateDir: "/var/lib/flotilla/device", EngineRoot: "/var/lib/docker"})
 	if s.PIDs != (Amount{Available: 30000 - 131, Capacity: 30000}) {
-		t.Errorf("process ids: %+v", s.PIDs)
+		t.Errorf("process ids: %+v, want 30000, less 131 in use", s.PIDs)
 	}
 	if s.NodeFs.Problem != "" || s.NodeFs.Capacity <= 0 || s.NodeFs.Available > s.NodeFs.Capacity ||
 		s.ImageFs.Capacity != s.NodeFs.Capacity {
-		t.Errorf("disks: %+v and %+v", s.NodeFs, s.ImageFs)
+		t.Errorf("the file systems of agent and engine are %+v and %+v, want the same capacity", s.NodeFs, s.ImageFs)
 	}
 	files["sys/fs/cgroup/pids.max"], files["sys/fs/cgroup/pids.current"] = "100\n", "99\n"
 	if got := Measure(t.Context(), Options{Root: rootOf(t, files)}).PIDs; got != (Amount{Available: 1, Capacity: 100}) {
-		t.Errorf("process ids in a container: %+v", got)
+		t.Errorf("process ids in a container: %+v, want 1 of 100", got)
 	}
 	bad := Measure(t.Context(), Options{Root: t.TempDir()})
 	if bad.Memory.Problem == "" || bad.PIDs.Problem == "" || bad.Memory.Available != 0 {
-		t.Errorf("an empty root has the stats %+v", bad)
+		t.Errorf("an empty root has the stats %+v, want problems with memory and process ids", bad)
 	}
 }
 
@@ -234,7 +234,7 @@ func TestPickTakesOneAddressOfEachFamily(t *testing.T) {
 func TestTextsFromFirmwareAreSanitized(t *testing.T) {
 	got := clean("  Pi\x004\n\x1b[31m" + strings.Repeat("ü", 200) + "\xff")
 	if strings.ContainsAny(got, "\x00\n\x1b") || len(got) > maxText || !strings.HasPrefix(got, "Pi4") {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want at most %d bytes without control characters that begin with Pi4", got, maxText)
 	}
 }
 
@@ -291,7 +291,7 @@ func TestAnUnknownBatteryIsReported(t *testing.T) {
 		}
 	}
 	if got := rtc(tree(t.TempDir())); got.RTC || got.Battery != nil {
-		t.Errorf("a board without a clock has %+v", got)
+		t.Errorf("a board without a real-time clock has %+v", got)
 	}
 }
 

@@ -49,11 +49,11 @@ func FuzzFiles(f *testing.F) {
 		}
 		out := r.JSON()
 		if len(out) > MaxReport || !json.Valid(out) {
-			t.Errorf("with %s replaced the report has %d bytes", name, len(out))
+			t.Errorf("with %s replaced the report is invalid JSON or too large: %d bytes", name, len(out))
 		}
 		c := r.Capacity
 		if c.CPUs < 0 || c.Memory < 0 || c.Ephemeral < 0 || c.Pods < 0 {
-			t.Errorf("%s: capacity %+v", name, c)
+			t.Errorf("with %s replaced the capacity is negative: %+v", name, c)
 		}
 		for name, q := range NodeStatus(r, Limits{}, Software{}).Allocatable {
 			if q.Sign() < 0 {

@@ -99,13 +99,13 @@ func TestAChipKeepsItsIDUnderAnotherNumber(t *testing.T) {
 			}
 		}
 		if !slices.Equal(same, []string{d.ID}) {
-			t.Errorf("chip %s (%s) has the IDs %q under the newer kernel", d.ID, d.Nodes[0], same)
+			t.Errorf("chip %s (%s) has the IDs %q under the newer kernel, want the same ID", d.ID, d.Nodes[0], same)
 		}
 	}
 	header := older[slices.IndexFunc(older, func(d Device) bool { return d.ID == "pinctrl-rp1" })]
 	header.found.root = tree(root)
 	if now, _, err := header.Look(); err != nil || now.Nodes[0] != "/dev/gpiochip0" {
-		t.Errorf("Look returns %v for the header's chip, %v", now, err)
+		t.Errorf("Look returns %v, %v for the header's chip, want /dev/gpiochip0", now, err)
 	}
 }
 

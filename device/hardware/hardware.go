@@ -151,7 +151,7 @@ type Supply struct {
 }
 
 // Power is a Raspberry Pi firmware's report about its supply and its own throttling. The last four
-// fields say whether the same happened since the boot.
+// fields say whether each of the first four was ever true since the boot.
 type Power struct {
 	UnderVoltage    bool `json:"underVoltage"`
 	FrequencyCapped bool `json:"frequencyCapped"`

@@ -142,7 +142,7 @@ func TestProbeOfThisMachine(t *testing.T) {
 		t.Errorf("a part of the capacity is missing: %+v; problems: %q", c, r.Problems)
 	}
 	if r.Host.BootID == "" || r.Host.Kernel == "" || r.Clock == nil {
-		t.Errorf("boot id %q, kernel %q, clock %v", r.Host.BootID, r.Host.Kernel, r.Clock)
+		t.Errorf("boot id %q, kernel %q, clock %v: want all three", r.Host.BootID, r.Host.Kernel, r.Clock)
 	}
 	if n := len(r.JSON()); n > MaxReport {
 		t.Errorf("the report has %d bytes, at most %d are allowed", n, MaxReport)
@@ -174,12 +174,12 @@ func TestAnEmptyRootReportsNothingButProblems(t *testing.T) {
 func TestAProbeWithoutAReadableRootFails(t *testing.T) {
 	_, err := Probe(t.Context(), Options{Root: "/does/not/exist"})
 	if err == nil || !strings.Contains(err.Error(), "/does/not/exist") {
-		t.Errorf("a missing root: %v", err)
+		t.Errorf("a missing root: %v, want an error that names it", err)
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, "")
 	if _, err := Probe(t.Context(), Options{Root: file}); err == nil || !strings.Contains(err.Error(), "is a file") {
-		t.Errorf("a file as the root: %v", err)
+		t.Errorf("a file as the root: %v, want an error that says so", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -220,7 +220,7 @@ func TestTheReportIsLimited(t *testing.T) {
 	b := r.JSON()
 	var back Report
 	if err := json.Unmarshal(b, &back); err != nil || len(b) > MaxReport {
-		t.Fatalf("the report has %d bytes, %v", len(b), err)
+		t.Fatalf("the report has %d bytes, at most %d are allowed: %v", len(b), MaxReport, err)
 	}
 	if back.Board.Name != "raspberrypi4" || len(back.Problems) != 1 {
 		t.Errorf("the board is %q and the problems are %q, want the board and one problem", back.Board.Name, back.Problems)
@@ -263,7 +263,7 @@ func TestSmallChangesOfReadingsDoNotCount(t *testing.T) {
 		a, b := base(), base()
 		tt.change(&b)
 		if fleet.HardwareChanged(a.JSON(), b.JSON()) == tt.same {
-			t.Errorf("%s: HardwareChanged is %v", name, tt.same)
+			t.Errorf("%s, but HardwareChanged is %v", name, tt.same)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // Watch calls changed whenever hardware of a Device is plugged in or out, until ctx ends. The
-// kernel broadcasts such events, and udev repeats them with its own names. After an error changed
-// is not called any more, so poll instead.
+// kernel broadcasts such events, and udev repeats them with its own names. After Watch has returned
+// an error, the caller must poll.
 func Watch(ctx context.Context, changed func()) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
 		unix.NETLINK_KOBJECT_UEVENT)

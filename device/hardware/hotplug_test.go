@@ -21,7 +21,7 @@ func TestWhichKernelEventsConcernDevices(t *testing.T) {
 		{"", false},
 	} {
 		if got := concerns([]byte(strings.ReplaceAll(c.message, "|", "\x00"))); got != c.want {
-			t.Errorf("%s: %v", c.message, got)
+			t.Errorf("event %s: concerns is %v, want %v", c.message, got, c.want)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestExternalAddressesComeFromTheFlag(t *testing.T) {
 	for _, list := range [][]string{texts(r.Addresses), texts(Measure(t.Context(), o).Addresses)} {
 		if len(list) != 3 || list[0] != "ExternalIP 203.0.113.7" || list[1] != "ExternalIP 2001:db8::7" ||
 			list[2] != "Hostname pi" {
-			t.Errorf("the addresses are %q", list)
+			t.Errorf("the addresses are %q, want both of the flag and the host name", list)
 		}
 	}
 	if r, err := Probe(t.Context(), Options{}); err != nil {

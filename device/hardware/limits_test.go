@@ -50,7 +50,7 @@ func TestParseThresholds(t *testing.T) {
 func TestParseReserved(t *testing.T) {
 	got, err := ParseReserved("cpu=200m,memory=160Mi")
 	if err != nil || got.Cpu().String() != "200m" || got.Memory().String() != "160Mi" {
-		t.Errorf("got %v, %v", got, err)
+		t.Errorf("got %v, %v; want 200m and 160Mi", got, err)
 	}
 	_, err = ParseReserved("pods=3,cpu=much,memory=-1")
 	for _, want := range []string{"pods", `"much"`, `"-1"`} {
@@ -75,7 +75,7 @@ func TestFlagsOverrideTheProfileAndTheProfileTheDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l.System.Cpu().String() != "200m" || l.System.Memory().String() != "1Gi" || l.Agent.Memory().String() != "48Mi" {
-		t.Errorf("reserved %v and %v", l.System, l.Agent)
+		t.Errorf("reserved for the system %v, for the agent %v; want 200m, 1Gi and 48Mi", l.System, l.Agent)
 	}
 	want := "imagefs.available<20%,memory.available<64Mi,nodefs.available<10%,nodefs.inodesFree<0,outofdisk.available<256Mi"
 	if got := spell(l.Hard); got != want {
@@ -83,7 +83,7 @@ func TestFlagsOverrideTheProfileAndTheProfileTheDefaults(t *testing.T) {
 	}
 	if none, err := With(nil, Limits{}); err != nil || spell(none.Hard) != spell(DefaultThresholds()) ||
 		len(none.System) != 0 {
-		t.Errorf("without a profile: %+v, %v", none, err)
+		t.Errorf("without a profile: %+v, %v; want the defaults", none, err)
 	}
 	profile.Spec.Resources.EvictionHard["memory.available"] = "lots"
 	l, err = With(profile, Limits{})
@@ -132,7 +132,7 @@ func TestNodeStatusNamesEngineAndAgent(t *testing.T) {
 		i.KubeletVersion != "v1" ||
 		i.Swap == nil ||
 		*i.Swap.Capacity != 7 {
-		t.Errorf("got %+v", i)
+		t.Errorf("nodeInfo is %+v", i)
 	}
 }
 

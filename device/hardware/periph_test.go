@@ -26,7 +26,7 @@ func TestAFailedChildLosesOnlyTheBuses(t *testing.T) {
 			}
 			r, err := Probe(t.Context(), Options{Periph: p})
 			if err != nil || r.Capacity.CPUs == 0 {
-				t.Fatalf("the probe failed too: %v, %+v", err, r.Capacity)
+				t.Fatalf("with a failed child the probe returns %v, capacity %+v", err, r.Capacity)
 			}
 			if text := strings.Join(r.Problems, "\n"); !strings.Contains(text, tt.want) {
 				t.Errorf("the problems %q do not contain %q", text, tt.want)
@@ -39,7 +39,7 @@ func TestTheLastGoodResultIsKept(t *testing.T) {
 	p := &Periph{args: []string{"child-answers"}}
 	good, err := p.Read(t.Context())
 	if err != nil || len(good.Buses.I2C) != 1 {
-		t.Fatalf("got %+v, %v", good, err)
+		t.Fatalf("got %+v, %v; want one I2C bus", good, err)
 	}
 	p.args = []string{"child-panics"}
 	if again, err := p.Read(t.Context()); err != nil || !reflect.DeepEqual(again, good) {

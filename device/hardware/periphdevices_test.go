@@ -26,9 +26,9 @@ func TestPeriphsDevicesAreOffered(t *testing.T) {
 	}{
 		{"devices that only periph reports", map[string]string{"dev/i2c-1": "", "dev/spidev0.0": "", "dev/spidev0.1": "", "dev/gpiochip0": ""}, []*Device{bus, port, header},
 			"gpiochip pinctrl-rp1 /dev/gpiochip0; i2c-1 i2c-1 /dev/i2c-1; spi0 spi0 /dev/spidev0.0 /dev/spidev0.1"},
-		{"a bus that both report", map[string]string{"dev/i2c-1": "", "sys/class/i2c-dev/i2c-1/name": "bcm2835"}, []*Device{bus}, "i2c-1 i2c-1 /dev/i2c-1"},
+		{"a bus that both periph and /sys report", map[string]string{"dev/i2c-1": "", "sys/class/i2c-dev/i2c-1/name": "bcm2835"}, []*Device{bus}, "i2c-1 i2c-1 /dev/i2c-1"},
 		{"a bus that only /sys reports", map[string]string{"dev/i2c-1": "", "sys/class/i2c-dev/i2c-1/name": "bcm2835"}, nil, "i2c-1 i2c-1 /dev/i2c-1"},
-		{"a device that was unplugged since periph's run", nil, []*Device{bus}, ""},
+		{"a device that was unplugged after periph's run", nil, []*Device{bus}, ""},
 		{"an internal chip is not offered", map[string]string{"dev/gpiochip1": ""}, []*Device{{Resource: "gpiochip", ID: "raspberrypi-exp-gpio", Nodes: []string{"/dev/gpiochip1"}}}, ""},
 	} {
 		root := tree(rootOf(t, c.sys))
@@ -61,8 +61,8 @@ func TestABusThatOnlyPeriphReports(t *testing.T) {
 	bus := int64(77)
 	if found := Connected(t.Context(), o, []fleet.Peripheral{{Name: "env", Type: fleet.PeripheralI2C, Bus: &bus,
 		Address: 0x76}}, nil); len(found) != 1 || found[0].Missing == "" {
-		t.Errorf("%+v", found)
+		t.Errorf("the peripheral is %+v, want it missing", found)
 	} else if text := found[0].Missing; text == "bus i2c-77 not found: switch it on (on a Raspberry Pi dtparam=i2c_arm=on), and load i2c-dev" {
-		t.Errorf("a peripheral on periph's bus is missing: %s", text)
+		t.Errorf("the bus that periph found counts as missing: %s", text)
 	}
 }

@@ -26,8 +26,8 @@ import (
 type Presence struct {
 	Name    string
 	Missing string // why it is missing and the next step; empty: it is connected
-	Unasked bool   // not checked, because a container uses its node: the last state counts
-	Device  Device // device for pods; without an ID, as for a serial port, it is among the node's own devices
+	Unasked bool   // not checked, because a container uses its node; the last known state stays
+	Device  Device // device for pods; if it has no ID, as for a serial port, Resources finds it among the node's devices
 }
 
 // A question is the list of peripherals that the child checks.
@@ -263,8 +263,8 @@ func (s *search) gpioChips() {
 }
 
 // chipLabel returns the label of a GPIO chip, or "". It asks the chip itself, or reads the class in
-// /sys if the chip's node cannot be opened. Kernels before 6.17 use other numbers in that class:
-// the chip is the nth of its parent.
+// /sys if the chip's node cannot be opened. Kernels before 6.17 use other numbers in that class, so
+// it looks for the nth GPIO chip of the parent there.
 func (t tree) chipLabel(name, parent string, nth int) string {
 	const chipInfo = 0x8044b401 // GPIO_GET_CHIPINFO_IOCTL: name, label, number of lines
 	if info := t.ioctl("/dev/"+name, chipInfo, 68); info != nil {

@@ -154,6 +154,6 @@ func TestTheChildLooksForPeripherals(t *testing.T) {
 		&answers)
 	if err != nil || len(answers) != 2 || !strings.Contains(answers[0].Missing, "i2c-250") ||
 		!strings.Contains(answers[1].Missing, "no such line") {
-		t.Errorf("%+v, %v", answers, err)
+		t.Errorf("the answers are %+v, %v; want a missing bus and a missing line", answers, err)
 	}
 }

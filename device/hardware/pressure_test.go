@@ -78,7 +78,7 @@ func TestGoodConditionsHaveTheKubeletsReasons(t *testing.T) {
 	}
 	for i, c := range conditions {
 		if c.Reason != want[i] || c.Status != corev1.ConditionFalse || c.Message == "" {
-			t.Errorf("%s is %s, %s, %q", c.Type, c.Status, c.Reason, c.Message)
+			t.Errorf("%s is %s, %s, %q; want False, %s", c.Type, c.Status, c.Reason, c.Message, want[i])
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestAMessageHasNoMeasuredValue(t *testing.T) {
 	first, held := Pressure(a, Limits{Hard: DefaultThresholds()}, Held{}, time.Unix(0, 0))
 	second, _ := Pressure(b, Limits{Hard: DefaultThresholds()}, held, time.Unix(10, 0))
 	if first[0].Message != second[0].Message || !strings.Contains(first[0].Message, "memory.available is below 100Mi") {
-		t.Errorf("the message changes from %q to %q", first[0].Message, second[0].Message)
+		t.Errorf("the message changes from %q to %q, want the threshold only", first[0].Message, second[0].Message)
 	}
 }
 

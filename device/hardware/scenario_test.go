@@ -29,7 +29,7 @@ func TestScenarioSetters(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a := NodeStatus(tt.report, tt.limits, Software{}).Allocatable
 			if a.Cpu().String() != tt.cpu || a.Memory().String() != tt.memory {
-				t.Errorf("allocatable cpu %s, memory %s", a.Cpu(), a.Memory())
+				t.Errorf("allocatable cpu %s, memory %s; want %s, %s", a.Cpu(), a.Memory(), tt.cpu, tt.memory)
 			}
 		})
 	}

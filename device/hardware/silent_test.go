@@ -48,10 +48,11 @@ func TestAHangingFileSystemBlocksNothing(t *testing.T) {
 	}
 	if !strings.Contains(s.ImageFs.Problem, "no answer") || s.NodeFs.Problem != "" || s.NodeFs.Capacity == 0 ||
 		s.Memory.Capacity == 0 {
-		t.Errorf("the stats are %+v", s)
+		t.Errorf("the stats are %+v, want all but the engine's file system", s)
 	}
 	if err != nil || r.Capacity.Memory == 0 || r.Capacity.Ephemeral != 0 ||
 		!strings.Contains(strings.Join(r.Problems, "; "), "docker: no answer") {
-		t.Errorf("the report is %v, %+v, %q", err, r.Capacity, r.Problems)
+		t.Errorf("Probe returns %v, capacity %+v, problems %q; want all but the engine's file system", err, r.Capacity,
+			r.Problems)
 	}
 }

@@ -78,7 +78,7 @@ type pending struct {
 
 var errSilent = errors.New("no answer")
 
-// patiently runs a read with the name what; it returns errSilent after the time limit.
+// patiently runs a read and returns errSilent after the time limit; what identifies the read.
 func patiently(what string, ask func() (any, error)) (any, error) {
 	questions.Lock()
 	q := questions.due[what]
@@ -100,7 +100,7 @@ func patiently(what string, ask func() (any, error)) (any, error) {
 	case <-q.there:
 	case <-late.C:
 		select {
-		case <-q.there: // this process was suspended; the kernel has answered
+		case <-q.there: // the answer came while this process was suspended
 		default:
 			return nil, errSilent
 		}

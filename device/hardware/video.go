@@ -18,8 +18,8 @@ const (
 	capOfDevice = 0x80000000      // V4L2_CAP_DEVICE_CAPS: the node has capabilities of its own
 )
 
-// codecs matches the names of drivers that convert frames in memory. It decides if the capabilities
-// are unknown.
+// codecs matches the names of drivers that convert frames in memory. The name decides only if the
+// capabilities are unknown.
 var codecs = regexp.MustCompile(`(^|[^A-Za-z])(codec|p?isp|hevc|rpivid|vpu|hantro|rkvdec|cedrus)`)
 
 // videoDevices groups the nodes of one piece of hardware, which its place identifies: a camera has

@@ -49,6 +49,6 @@ func TestACameraKeepsItsIDUnderAnotherNumber(t *testing.T) {
 		tree(videoRoot(t, "1|cam|usb/1-1:1.0|0x1", "0|cam|usb/1-2:1.0|0x1")),
 	)
 	if !after[0].Same(before[0]) || after[0].Same(before[1]) || after[0].Nodes[0] != "/dev/video1" {
-		t.Errorf("the cameras changed from %v to %v", before, after)
+		t.Errorf("the cameras changed from %v to %v, want the first one's ID at /dev/video1", before, after)
 	}
 }

@@ -15,7 +15,8 @@ const (
 )
 
 // answers are the reply chunks in flight: one on a slow line, up to four on others, so that a lease
-// waits behind at most 100 kB. Each stream's own window counts the chunks that the hub has.
+// waits behind at most 100 kB. They include only chunks of this connection; each Stream limits the
+// chunks that the hub has not acknowledged.
 type answers struct {
 	underWay []underWay
 	room     int        // limit of chunks in flight, at least 1

@@ -129,8 +129,8 @@ func (s *server) open(ctx context.Context, several bool, inFlight *atomic.Int64)
 
 // A conn detects a dead peer itself: no byte for 17.5 s plus the time of unacknowledged bytes on
 // the slowest link, 5 s without progress of a write, or a packet slower than 1 KiB/s. paho instead
-// counts packets: it takes a desired state that needs a minute for silence, and never stops writing
-// a ping to a dead line.
+// counts packets: a desired state that needs a minute would count as silence, and paho never stops
+// writing a ping to a dead line.
 type conn struct {
 	net.Conn               // the connection to use, with TLS if configured
 	raw      *line.Conn    // the TCP connection

@@ -30,7 +30,7 @@ func TestALeaseCarriesAPing(t *testing.T) {
 					t.Errorf("wrote %d bytes of %d: %v", n, len(tt.sent), err)
 				}
 				if !bytes.Equal(buffer[:cap(buffer)][len(tt.sent):], make([]byte, cap(buffer)-len(tt.sent))) {
-					t.Error("the caller's buffer was written to")
+					t.Error("Write has written to the caller's buffer")
 				}
 				_ = c.Close()
 			}()

@@ -75,7 +75,7 @@ func (p *logBuffer) String() string {
 	return p.text.String()
 }
 
-// A heard is the name of a received message and its time.
+// A received is the name of a received message and its time.
 type received struct {
 	at   time.Time
 	what string

@@ -71,7 +71,8 @@ func (n unacked) Error() string {
 	return fmt.Sprintf("the hub has acknowledged none of the last %d messages", int(n))
 }
 
-// maxDoublings limits the doubling: up to 96 messages, each with a timeout of up to 5 minutes.
+// maxDoublings limits the doubling in maxUnacked: up to 96 messages, each with a timeout of up to 5
+// minutes.
 const maxDoublings = 5
 
 // maxUnacked returns the number of unacknowledged messages after which the connection counts as

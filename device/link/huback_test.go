@@ -38,7 +38,7 @@ func TestBehindABrokerUnacknowledgedMessagesAreRepeated(t *testing.T) {
 		proof, boot := h.status.Proof, h.status.Boot
 		h.mu.Unlock()
 		if proof == nil || string(proof.Key) != boot {
-			t.Errorf("the status proves %+v", proof)
+			t.Errorf("the status has the proof %+v, want that of boot id %s", proof, boot)
 		}
 		l.Event(wire.Event{Type: "Normal", Reason: "First"})
 		l.Event(wire.Event{Type: "Normal", Reason: "Second"})
@@ -70,7 +70,7 @@ func TestADeviceLeavesABrokerWithoutAHub(t *testing.T) {
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		time.Sleep(2 * time.Minute)
 		if n := h.count("connect"); n < 2 {
-			t.Errorf("%d connections in two minutes to a broker without a hub", n)
+			t.Errorf("%d connections in two minutes to a broker without a hub, want at least 2", n)
 		}
 		if !l.Unheard() {
 			t.Error("Unheard is false without a hub")
@@ -80,10 +80,10 @@ func TestADeviceLeavesABrokerWithoutAHub(t *testing.T) {
 		statuses := h.count("status")
 		time.Sleep(24 * time.Hour)
 		if n := h.count("connect") - first; n > 24*60/5 {
-			t.Errorf("%d connections a day to a broker without a hub", n)
+			t.Errorf("%d connections a day to a broker without a hub, want at most one in 5 minutes", n)
 		}
 		if n := h.count("status") - statuses; n > 24*60 {
-			t.Errorf("%d statuses a day", n)
+			t.Errorf("%d statuses a day without a hub, want at most one a minute", n)
 		}
 		h.silent.Store(false)
 		time.Sleep(6 * time.Minute) // a status is due by then
@@ -110,7 +110,7 @@ func TestABrokerTakesOverTheHubsAddress(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			agree(t, h, a, "after the change")
 			if proof := with(h, func(h *hub) *wire.Proof { return h.status.Proof }); (proof != nil) != external {
-				t.Errorf("behind a broker %v: the status proves %+v", external, proof)
+				t.Errorf("behind a broker %v: the status has the proof %+v, want one only behind a broker", external, proof)
 			}
 			if n := h.count("connect"); external && n != 2 || !external && n != 3 {
 				t.Errorf("behind a broker %v: %d connections", external, n)
@@ -135,7 +135,7 @@ func TestBehindABrokerAReplyHasTheBootID(t *testing.T) {
 			time.Sleep(time.Second)
 			got := with(h, func(h *hub) []wire.Reply { return h.replies })
 			if len(got) != 3 {
-				t.Fatalf("%d chunks arrived", len(got))
+				t.Fatalf("%d chunks arrived, want 3", len(got))
 			}
 			for _, r := range got {
 				if r.Boot != want {
@@ -175,7 +175,8 @@ func TestBehindABrokerOnlyAnAcknowledgedDeviceActs(t *testing.T) {
 		order("q2")
 		time.Sleep(time.Second)
 		if stored, requests := handled(a); stored != 7 || requests != "q2 reboot" {
-			t.Errorf("after the hub's acknowledgement the device stored generation %d and handled %q", stored, requests)
+			t.Errorf("after the hub's acknowledgement the device stored generation %d and handled %q, want 7 and q2", stored,
+				requests)
 		}
 		h.silent.Store(true)
 		with(h, func(h *hub) bool { _ = h.conn.Close(); return true })
@@ -183,7 +184,7 @@ func TestBehindABrokerOnlyAnAcknowledgedDeviceActs(t *testing.T) {
 		order("q3")
 		time.Sleep(5 * time.Second)
 		if _, requests := handled(a); requests != "q2 reboot" {
-			t.Errorf("in a new connection, before the hub's acknowledgement, the device handled %q", requests)
+			t.Errorf("in a new connection, before the hub's acknowledgement, the device handled %q, want only q2 of the last one", requests)
 		}
 		h.silent.Store(false)
 		time.Sleep(10 * time.Minute)
@@ -196,7 +197,7 @@ func TestBehindABrokerOnlyAnAcknowledgedDeviceActs(t *testing.T) {
 		direct.mu.Unlock()
 		time.Sleep(time.Second)
 		if _, requests := handled(a); requests != "q1 reboot" {
-			t.Errorf("without a broker the device handled %q", requests)
+			t.Errorf("without a broker the device handled %q, want q1", requests)
 		}
 	})
 }

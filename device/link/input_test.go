@@ -184,15 +184,15 @@ func TestALongReplyOverASlowLineDelaysNoLease(t *testing.T) {
 		last := time.Duration(0)
 		for _, at := range leases {
 			if at-last > 15*time.Second {
-				t.Errorf("no lease for %s", at-last)
+				t.Errorf("no lease for %s, want one every 15s", at-last)
 			}
 			last = at
 		}
 		if last < 4*time.Minute+40*time.Second {
-			t.Errorf("the last lease of 5 minutes came after %s", last)
+			t.Errorf("the last lease of 5 minutes came after %s, want at least 4m40s", last)
 		}
 		if got := len(with(h, func(h *hub) []wire.Reply { return h.replies })); got < 90 {
-			t.Errorf("%d chunks in 5 minutes: the line was not used", got)
+			t.Errorf("%d chunks in 5 minutes, want at least 90: the line was not used", got)
 		}
 		if n := with(h, func(h *hub) int { return h.connects }); n != 1 {
 			t.Errorf("%d connections", n)
@@ -236,11 +236,11 @@ func TestABusyLineLosesNoChunk(t *testing.T) {
 		defer h.mu.Unlock()
 		for i, r := range h.replies {
 			if r.Seq != uint64(i) || !bytes.Equal(r.Data, []byte{byte(i)}) {
-				t.Errorf("chunk %d is %+v", i, r)
+				t.Errorf("chunk %d is %+v, want number and data %d", i, r, i)
 			}
 		}
 		if len(h.replies) != int(n) || h.connects != 1 {
-			t.Errorf("%d chunks, %d connections", len(h.replies), h.connects)
+			t.Errorf("%d chunks over %d connections, want %d over one", len(h.replies), h.connects, n)
 		}
 	})
 }

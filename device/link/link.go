@@ -77,13 +77,13 @@ type Config struct {
 // Times of the protocol, and limits of waiting messages.
 const (
 	leaseJitter   = 0.04
-	leaseRetry    = 200 * time.Millisecond // doubles
+	leaseRetry    = 200 * time.Millisecond // pause after a failed lease; doubles
 	leaseRetryMax = 7 * time.Second
 	ackTimeout    = 10 * time.Second // time without a PUBACK after which a message counts as lost
 	maxUnacked    = 3                // lost messages in a row, after which the connection counts as broken
 	longPause     = time.Second      // pause after a list of pods that needs several messages
 	steady        = 30 * time.Second // a session of this length with answers resets the back-off
-	newCause      = time.Minute      // between two log lines about one outage
+	newCause      = time.Minute      // shortest time between two log lines about one outage
 	maxEvents     = 256
 	maxRequests   = 1024    // waiting requests; above the agent's limit, so that the agent can refuse excess requests
 	maxWaiting    = 1 << 20 // bytes of waiting requests; one request alone may be larger
@@ -119,7 +119,7 @@ type Link struct {
 	boot     string
 	secret   string        // part of the client id at a broker
 	gone     bool          // the enrolment has ended
-	interval time.Duration // between leases
+	interval time.Duration // time between leases
 	asked    asked
 	events   []queued
 	queued   uint64   // number of the newest event

@@ -29,7 +29,7 @@ func TestOnConnectingStatusPodsLeaseComeInThisOrder(t *testing.T) {
 		}
 		l2 := with(h, func(h *hub) wire.Lease { return h.lease })
 		if l2.Boot != "b1" || l2.Seq != 1 || l2.Status != 1 || l2.Pods != 1 {
-			t.Errorf("the first lease is %+v", l2)
+			t.Errorf("the first lease is %+v, want number 1 of boot b1 after status 1 and pods 1", l2)
 		}
 		if online, err := l.Online(); !online || err != nil {
 			t.Errorf("Online: %v, %v", online, err)
@@ -46,7 +46,7 @@ func TestLeasesComeEveryIntervalPlusUpToFourPercent(t *testing.T) {
 		at := h.times("lease", began)
 		for i := 1; i < len(at); i++ {
 			if gap := at[i] - at[i-1]; gap < 10*time.Second || gap > 10400*time.Millisecond {
-				t.Fatalf("two leases %s apart", gap)
+				t.Fatalf("two leases are %s apart, want 10s to 10.4s", gap)
 			}
 		}
 		if len(at) < 3600/11 {
@@ -83,7 +83,7 @@ func TestAQuietDeviceReportsWithinFiveMinutes(t *testing.T) {
 		last, different := time.Duration(0), map[time.Duration]bool{}
 		for _, at := range h.times("status", began) {
 			if gap := at - last; at > 0 && (gap > 5*time.Minute || gap < 150*time.Second) {
-				t.Errorf("two statuses %s apart", gap)
+				t.Errorf("two statuses are %s apart, want 150s to 5m", gap)
 			}
 			different[at-last], last = true, at
 		}
@@ -356,7 +356,7 @@ func TestAHubThatAcknowledgesNothingIsLeft(t *testing.T) {
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		time.Sleep(90 * time.Second)
 		if n := with(h, func(h *hub) int { return h.connects }); n < 2 || n > 10 {
-			t.Errorf("%d connections in 90 s without a PUBACK", n)
+			t.Errorf("%d connections in 90 s without a PUBACK, want 2 to 10", n)
 		}
 	})
 }
@@ -557,7 +557,7 @@ func TestALongListOfPodsReachesTheHub(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if n := len(h.times("pods", began)); n < 8 || n > 12 {
-			t.Errorf("100 changes of a long list in ten seconds were sent in %d messages", n)
+			t.Errorf("100 changes of a long list in ten seconds were sent in %d messages, want about 10", n)
 		}
 		time.Sleep(time.Second)
 		agree(t, h, a, "a second after the last change")

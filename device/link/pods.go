@@ -34,8 +34,8 @@ func (p *podList) again(t *tracked) {
 	}
 }
 
-// sendPods sends the list of pods, or its first part. Leases carry its number once all parts are
-// sent; with an earlier number the hub would request parts that are on their way.
+// sendPods sends the list of pods, or its first part. A lease names the list only once all parts
+// are sent: named earlier, the hub would request parts that are on their way.
 func (s *session) sendPods() {
 	l := s.l
 	s.pods.due = false

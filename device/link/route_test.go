@@ -242,7 +242,7 @@ func TestAnAddressThatWasGoodIsTriedFirst(t *testing.T) {
 		seen := map[string]bool{first.url: true}
 		for range 2 {
 			if p := l.pause(&try, false); p >= line.MinPause {
-				t.Errorf("the link waits %s before the next address", p)
+				t.Errorf("the link waits %s before the next address, want less than %s", p, line.MinPause)
 			}
 			now, _ := l.route.now()
 			seen[now.url] = true

@@ -25,7 +25,7 @@ func TestAStatusReportsTheRoundTripOfTheLastOne(t *testing.T) {
 		synctest.Wait()
 		v := with(h, func(h *hub) wire.Status { return h.status }).Vitals
 		if v == nil || v.RTT == nil || *v.RTT < .01 || *v.RTT > 1 {
-			t.Fatalf("over a line of 10 kB/s: %+v", v)
+			t.Fatalf("over a line of 10 kB/s the status has the vitals %+v, want a round trip of 10ms to 1s", v)
 		}
 		if mine.RTT != nil {
 			t.Error("the link changed the agent's own vitals")

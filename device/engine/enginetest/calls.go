@@ -66,7 +66,8 @@ func (t *Fake) Create(ctx context.Context, s engine.Spec) (string, error) {
 		return "", fmt.Errorf("create container %s: %w: no such file or directory", s.Name, engine.ErrDamaged)
 	}
 	if s.HostNetwork && s.NetworkOf != "" {
-		return "", fmt.Errorf("create container %s: %w: two networks", s.Name, engine.ErrUnsupported)
+		return "", fmt.Errorf("create container %s: %w: the host's network and that of another container", s.Name,
+			engine.ErrUnsupported)
 	}
 	if s.NetworkOf != "" && t.find(s.NetworkOf) == nil {
 		return "", fmt.Errorf("create container %s: %w: container %s", s.Name, engine.ErrNotFound, s.NetworkOf)
@@ -106,7 +107,7 @@ func (t *Fake) Start(ctx context.Context, id string) error {
 	case engine.Running:
 		return nil
 	case engine.Dead:
-		return fmt.Errorf("start container %s: the container is half removed", c.spec.Name)
+		return fmt.Errorf("start container %s: its removal was interrupted", c.spec.Name)
 	}
 	if c.spec.NetworkOf != "" {
 		if owner := t.find(c.spec.NetworkOf); owner == nil || owner.state != engine.Running {
@@ -223,7 +224,8 @@ func (t *Fake) Remove(ctx context.Context, id string) error {
 	dependents := t.dependents(c)
 	for _, d := range dependents {
 		if d.state == engine.Running {
-			return fmt.Errorf("remove container %s: container %s runs in its network; stop that first", c.spec.Name, d.spec.Name)
+			return fmt.Errorf("remove container %s: container %s runs in its network; stop that container first", c.spec.Name,
+				d.spec.Name)
 		}
 	}
 	for _, d := range dependents {

@@ -20,7 +20,7 @@ var lifeCases = []conformanceCase{
 		k.must(err)
 		if info.Name == "" || info.Version == "" || info.APIVersion == "" || info.OS != "linux" || info.Arch == "" ||
 			!strings.HasPrefix(info.Root, "/") || info.Socket == "" {
-			k.Fatalf("Info is %+v", info)
+			k.Fatalf("Info is %+v, want all of its texts set", info)
 		}
 	}},
 	{"a created container is listed with its name, image and labels, and does not run", func(k *kit) {
@@ -69,7 +69,7 @@ var lifeCases = []conformanceCase{
 			k.equal(after.Limits, engine.LimitsOf(s, info))
 		}
 		if err := k.Update(k.ctx, "0123456789ab", s); !errors.Is(err, engine.ErrNotFound) {
-			k.Errorf("updating an unknown container: %v", err)
+			k.Errorf("updating an unknown container: %v, want ErrNotFound", err)
 		}
 	}},
 	{"an ended container keeps its exit code, start and end", func(k *kit) {

@@ -105,10 +105,10 @@ var networkCases = []conformanceCase{
 		other.Name, other.Labels = n.Name, map[string]string{"flotilla.test/case": "another"}
 		k.nets = k.nets[:1]
 		if err := k.EnsureNetwork(k.ctx, other); err == nil || !strings.Contains(err.Error(), "another program") {
-			k.Fatalf("changing it: %v", err)
+			k.Fatalf("changing a network without the labels: %v, want another program named", err)
 		}
 		if err := k.RemoveNetwork(k.ctx, other); err == nil || !strings.Contains(err.Error(), "another program") {
-			k.Fatalf("removing it: %v", err)
+			k.Fatalf("removing a network without the labels: %v, want another program named", err)
 		}
 		k.inside(k.on(n), n)
 	}},
@@ -140,7 +140,7 @@ var networkCases = []conformanceCase{
 			}
 		}
 	}},
-	{"a second removal of a network is not an error, and a container needs an existing one", func(k *kit) {
+	{"a second removal of a network is not an error, and a container on a missing network is", func(k *kit) {
 		n := k.network("")
 		k.must(k.EnsureNetwork(k.ctx, n))
 		k.must(k.RemoveNetwork(k.ctx, n))

@@ -168,7 +168,7 @@ var streamCases = []conformanceCase{
 	{"a command in a stopped or unknown container is an error", func(k *kit) {
 		id := k.create(k.spec("wait"))
 		if _, err := k.Exec(k.ctx, id, strings.Fields("/tool exit 0"), engine.Streams{}); err == nil {
-			k.Fatal("the command ran")
+			k.Fatal("a command in a stopped container ran")
 		}
 		_, err := k.Exec(k.ctx, "flotilla-test-nothing", strings.Fields("/tool exit 0"), engine.Streams{})
 		k.mustBe(err, engine.ErrNotFound)

@@ -31,8 +31,8 @@ type Play struct {
 	StartError  string        // why the container cannot start
 	Lines       []Line        // output, sorted by After
 	Exits       bool          // the container exits after ExitAfter; false: it runs until it is stopped
-	ExitAfter   time.Duration //
-	ExitCode    int           //
+	ExitAfter   time.Duration // time from the start to the exit, if Exits
+	ExitCode    int           // exit code, if Exits
 	OOM         bool          // the kernel's out-of-memory killer ends it
 	StopTakes   time.Duration // time from the stop signal to the exit; above the grace period the container is killed
 	StopCode    int           // exit code after the stop signal
