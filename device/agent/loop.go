@@ -119,7 +119,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.disk.Prepare(); err != nil {
 		a.log.Error("prepare the directories of pods' volumes", "err", err)
 	} else if why := a.disk.NotMounting(); why != "" && a.c.Memory.Dir() != "" { // a simulated device has no volumes
-		a.log.Warn("secrets and volumes in memory use plain directories, and subpaths of what containers can " +
+		a.log.Warn("secrets and volumes in memory use plain directories, and subpaths that containers can " +
 			"write are not mounted: " + why)
 	}
 	for _, uid := range a.disk.Pods() {

@@ -50,7 +50,7 @@ func TestEachCheckThatFailsRollsBack(t *testing.T) {
 			w.check(st, j, h, wire.FirmwareRolledBack)
 			if !strings.Contains(st.Message, check+": ") || !strings.Contains(st.Message, "after 5m0s") ||
 				!slices.Contains(st.Bad, f.Digest) {
-				t.Errorf("the status is %+v", st)
+				t.Errorf("the status is %+v, want check %s in its message, and the configuration in Bad", st, check)
 			}
 		})
 	}

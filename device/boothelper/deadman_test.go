@@ -61,7 +61,7 @@ func TestTheBootAfterADeadmansTrialRestoresTheOldFiles(t *testing.T) {
 		t.Fatalf("the trial does not run: %+v", s)
 	}
 	if trial, left := h.Overdue(); !trial || left < time.Minute {
-		t.Errorf("Overdue returns %v, %s", trial, left)
+		t.Errorf("Overdue returns %v, %s; want a trial with at least a minute left", trial, left)
 	}
 	w.lose(cut{})
 	func() {

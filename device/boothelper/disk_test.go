@@ -72,7 +72,7 @@ func TestWhereverTheDiskFails(t *testing.T) {
 						w.check(st, j, h, want...)
 					}
 					if t.Failed() {
-						t.Fatalf("undo %d, from call %d on %d calls fail, %s: %s", undo, n, calls, where, kind.name)
+						t.Fatalf("undo %d, first failing call %d of %d, %s: %s", undo, n, calls, where, kind.name)
 					}
 				}
 				if beyond {
@@ -197,7 +197,7 @@ func TestADeadmanRestoresOnAFullDisk(t *testing.T) {
 	}
 	for name, old := range map[string][]byte{boothelper.ConfigTxt: w.old.Config, boothelper.CmdlineTxt: w.old.Cmdline} {
 		if text, err := os.ReadFile(filepath.Join(b.at, name)); !bytes.Equal(text, old) || b.reboots != 2 {
-			t.Errorf("after %d reboots %s is %q (%v)", b.reboots, name, text, err)
+			t.Errorf("after %d reboots %s is %q (%v), want %q after 2", b.reboots, name, text, err, old)
 		}
 	}
 }
@@ -238,11 +238,11 @@ func TestTheDeadmanEndsATrialOnAReadOnlyRoot(t *testing.T) {
 			cancel() // with an ended context Deadman checks once
 			w.uptime = 5 * time.Minute
 			if err := s.Deadman(ctx); err != nil || b.reboots != 0 {
-				t.Fatalf("before the deadline: %v, %d reboots", err, b.reboots)
+				t.Fatalf("before the deadline: %v, %d reboots, want none", err, b.reboots)
 			}
 			w.uptime = 13 * time.Minute
 			if err := s.Deadman(ctx); err != nil || b.reboots == 0 {
-				t.Errorf("after the deadline: %v, %d reboots", err, b.reboots)
+				t.Errorf("after the deadline: %v, %d reboots, want at least one", err, b.reboots)
 			}
 			if way == boothelper.ByTryboot ||
 				way == boothelper.ByGrub { // these boot loaders report the trial even if the stored state is lost
@@ -255,13 +255,13 @@ func TestTheDeadmanEndsATrialOnAReadOnlyRoot(t *testing.T) {
 				}
 				b.reboots, w.uptime = 0, 62*time.Minute
 				if err := s.Deadman(ctx); err != nil || b.reboots != 1 {
-					t.Errorf("with a lost state: %v, %d reboots", err, b.reboots)
+					t.Errorf("with a lost state: %v, %d reboots, want one", err, b.reboots)
 				}
 				s.StateDir = dir
 			}
 			w.boot, b.reboots, w.trying, w.args = w.boot+1, 0, false, ""
 			if err := s.Deadman(ctx); err != nil || b.reboots != 0 {
-				t.Errorf("in the next boot, with a read-only state: %v, %d reboots", err, b.reboots)
+				t.Errorf("in the next boot, with a read-only state: %v, %d reboots, want none", err, b.reboots)
 			}
 		})
 	}

@@ -281,7 +281,7 @@ func TestGRUBsEnvironmentBlock(t *testing.T) {
 		var err error
 		if env, err = setEnv(env, c.key, c.value); err != nil || len(env) != envSize ||
 			strings.TrimRight(string(env), "#") != envHead+c.want {
-			t.Errorf("set %s=%s: %q, %v", c.key, c.value, env, err)
+			t.Errorf("setEnv(%s, %s) returns %q, %v", c.key, c.value, env, err)
 		}
 	}
 	for name, bad := range map[string][]byte{"empty": nil, "short": env[:1000],

@@ -66,7 +66,7 @@ func TestChangesOutsideOfTheSectionLoseNothing(t *testing.T) {
 		{"an added word is gone", same, func(s string) string { return strings.Replace(s, " cgroup_memory=1", "", 1) }, true},
 		{"a removed word is back", same, func(s string) string { return "splash " + s }, true},
 		{"a line of the section is gone", func(s string) string { return strings.Replace(s, "gpu_mem=16\n", "", 1) }, same, true},
-		{"the section is damaged", func(s string) string { return strings.Replace(s, boothelper.EndMark+"\n", "", 1) }, same, false}, // unknown, so the board refuses instead
+		{"the section is damaged", func(s string) string { return strings.Replace(s, boothelper.EndMark+"\n", "", 1) }, same, false}, // the helper cannot tell, so it refuses the board instead
 		{"the section is gone, but its settings are there", func(s string) string {
 			before, after, _ := strings.Cut(s, boothelper.BeginMark)
 			_, after, _ = strings.Cut(after, boothelper.EndMark+"\n")

@@ -163,7 +163,7 @@ func renderConfigTxt(live Files, b *fleet.BootConfig) (Files, error) {
 	if strings.TrimSpace(line) == "" {
 		return Files{}, errors.New("cmdline.txt would be empty: the kernel would have no root")
 	}
-	if len(out.Cmdline) > max(MaxCmdlineTxt, len(base.Cmdline)) { // its own line may be longer
+	if len(out.Cmdline) > max(MaxCmdlineTxt, len(base.Cmdline)) { // the board's own line may be longer already
 		return Files{}, fmt.Errorf("cmdline.txt would have %d bytes: kernels read at most %d", len(out.Cmdline),
 			MaxCmdlineTxt)
 	}

@@ -106,7 +106,7 @@ func TestTwoHelpersAndManyClients(t *testing.T) {
 				err, want = ask(i, Request{Op: OpUndo, Digest: f.Digest}), []string{"nothing to undo"}
 			}
 			if err != nil && !slices.ContainsFunc(want, func(w string) bool { return strings.Contains(err.Error(), w) }) {
-				t.Errorf("client %d: %v", i, err)
+				t.Errorf("client %d: got error %v, want none or one of %q", i, err, want)
 			}
 		})
 	}
@@ -116,10 +116,10 @@ func TestTwoHelpersAndManyClients(t *testing.T) {
 	}
 	a, err := Ask(t.Context(), sockets[0], Request{Op: OpStatus})
 	if err != nil || a.Status.Phase != PhaseIdle || a.Status.Kept != "" || a.Status.Refused != "" {
-		t.Errorf("%+v, %v", a.Status, err)
+		t.Errorf("at the end the status is %+v, %v; want no trial and nothing kept", a.Status, err)
 	}
 	if got := bootFile(t, m, customCfg); got != "" || bootFile(t, m, grubEnv) != string(EmptyEnv()) {
-		t.Errorf("custom.cfg is %q", got)
+		t.Errorf("at the end custom.cfg is %q, want none, and an empty grubenv", got)
 	}
 }
 

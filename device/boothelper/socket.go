@@ -225,7 +225,7 @@ func (s *Server) Deadman(ctx context.Context) error {
 		now, _ := s.Board.Tryboot()
 		now = now || strings.Contains(s.Board.Cmdline(), grubTrialOf)
 		if err != nil && (now || trial) && s.Board.Uptime() > time.Hour+deadmanTime {
-			err = errors.Join(err, s.Board.Reboot("")) // every deadline is shorter, and the reboot boots the kept files
+			err = errors.Join(err, s.Board.Reboot("")) // every deadline has passed by now, and the reboot boots the kept files
 		}
 		if err == nil && (!trial || left <= 0) {
 			return nil

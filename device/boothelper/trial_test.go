@@ -57,7 +57,7 @@ func (w *fakeBoard) goneBack(st *wire.FirmwareStatus, j firmware.Journal, h boot
 	w.check(st, j, h, want...)
 	if (st.State == wire.FirmwareUpToDate) != (h.Kept == "") || st.Candidate != "" || len(st.Bad) > 0 ||
 		st.Digest != h.Kept {
-		w.t.Fatalf("the status is %+v, and %q is kept", st, h.Kept)
+		w.t.Fatalf("after the undo the status is %+v, and the helper has kept %q", st, h.Kept)
 	}
 }
 
@@ -198,13 +198,13 @@ func TestAnAgentThatNeverRunsIsRolledBackByTheDeadman(t *testing.T) {
 	}
 	trial, left := helper.Overdue()
 	if !trial || left <= 10*time.Minute {
-		t.Fatalf("trial %v, %s left", trial, left)
+		t.Fatalf("Overdue returns %v, %s; want a trial with more than 10m left", trial, left)
 	}
 	if w.uptime += left; !w.runs.Equal(w.new) {
 		t.Fatal("the trial does not run")
 	}
 	if _, left = helper.Overdue(); left > 0 {
-		t.Fatalf("%s left", left)
+		t.Fatalf("after the deadline Overdue returns %s, want no time left", left)
 	}
 	reboots(helper.Restore)
 	// The agent restarts with its journal.

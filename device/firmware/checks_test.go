@@ -52,7 +52,7 @@ func TestEachCheckFindsItsOwnFault(t *testing.T) {
 			out := failing([]string{check}, was, now)
 			if (len(out) == 1) != (of == check) ||
 				of == check && (!strings.HasPrefix(out[0], check+": ") || !strings.Contains(out[0], x.why)) {
-				t.Errorf("check %s, with %s broken: %q", check, of, out)
+				t.Errorf("check %s, with %s broken, reports %q; only the broken check must fail", check, of, out)
 			}
 		}
 		if _, can := broken[check]; !can && check != fleet.CheckAgentRunning {
@@ -63,8 +63,8 @@ func TestEachCheckFindsItsOwnFault(t *testing.T) {
 		was Baseline
 		now Health
 	}{
-		"a hub that was offline before does not fail":  {Baseline{}, Health{Disk: writable}},
-		"a pod that the hub has removed does not fail": {was, Health{Hub: true, Disk: writable, Desired: []string{"b"}, Running: []string{"b"}}},
+		"a hub that was offline before the trial does not fail its check": {Baseline{}, Health{Disk: writable}},
+		"a pod that the hub has removed does not fail its check":          {was, Health{Hub: true, Disk: writable, Desired: []string{"b"}, Running: []string{"b"}}},
 	} {
 		if out := failing(fleet.BootChecks, c.was, c.now); out != nil {
 			t.Errorf("%s: %q", rule, out)

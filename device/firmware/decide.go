@@ -164,7 +164,7 @@ func (d *decider) enter(phase string) {
 func (d *decider) goBack(failed bool, why string) string {
 	d.enter(GoingBack)
 	d.j.Failed, d.j.Why = failed, bound.Text(why, wire.MaxFirmwareMessage)
-	d.say(wire.FirmwareVerifying, "going back: %s", d.j.Why)
+	d.say(wire.FirmwareVerifying, "rolling back: %s", d.j.Why)
 	return Wait
 }
 

@@ -112,7 +112,7 @@ func (d *decider) keepingOrBack() string {
 
 func (d *decider) back() string {
 	h := d.f.Helper
-	d.say(wire.FirmwareVerifying, "going back: %s", d.j.Why)
+	d.say(wire.FirmwareVerifying, "rolling back: %s", d.j.Why)
 	switch h.Phase {
 	case boothelper.PhaseIdle:
 		if d.kept() { // the helper kept the candidate before the agent knew

@@ -73,7 +73,7 @@ type Runner struct {
 	Disk    boothelper.Disk
 	Dir     string                          // directory of the journal
 	Desired func() (*wire.Firmware, []byte) // returns the hub's desired boot configuration and the hub's key
-	Health  func(context.Context) Health    //
+	Health  func(context.Context) Health    // returns the health of the device now
 	Report  func(*wire.FirmwareStatus)      // called when the status changes
 	Log     *slog.Logger
 	Uptime  func() time.Duration // time since the boot, including suspended time; nil: the system's

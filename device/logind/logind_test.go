@@ -118,7 +118,7 @@ func TestALockWaitsForTheShutdownAndIsReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l.Most != 5*time.Second || l.Down {
-		t.Errorf("the lock has Most %s, Down %v", l.Most, l.Down)
+		t.Errorf("the lock has Most %s, Down %v; want 5s and false", l.Most, l.Down)
 	}
 	for _, want := range []bool{true, false} {
 		if down, err := l.Wait(t.Context()); err != nil || down != want {

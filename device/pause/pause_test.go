@@ -73,8 +73,8 @@ func ignoresChildren(t *testing.T, pid int) bool {
 	return ignored&(1<<(syscall.SIGCHLD-1)) != 0
 }
 
-// awaitsSignal reports whether a process, or its emulator, is in rt_sigtimedwait. Earlier it has
-// not blocked the signals yet.
+// awaitsSignal reports whether a process, or its emulator, is in rt_sigtimedwait. Before that call
+// the process may not have blocked the signals yet.
 func awaitsSignal(t *testing.T, pid int) bool {
 	t.Helper()
 	now, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))

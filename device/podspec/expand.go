@@ -23,7 +23,7 @@ const (
 var errTooLong = errors.New("the container's arguments and variables, after $(…) is replaced, may have 128 KiB each and 2 MiB " +
 	"together, Linux's limits: use a file")
 
-// ExpandSubPath expands a subPathExpr. As with the kubelet each variable must have a value: an
+// ExpandSubPath expands a subPathExpr. As with the kubelet, each variable must have a value: an
 // empty value would select the whole volume, or one path for many pods.
 func ExpandSubPath(s string, values map[string]string) (string, error) {
 	missing := ""

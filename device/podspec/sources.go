@@ -80,8 +80,8 @@ func SecretData(c *corev1.Secret) map[string][]byte {
 	return out
 }
 
-// configData returns a config map's data and binaryData, for files. As with the kubelet environment
-// variables use only data.
+// configData returns a config map's data and binaryData, for files. As with the kubelet,
+// environment variables use only data.
 func configData(c *corev1.ConfigMap) map[string][]byte {
 	out := make(map[string][]byte, len(c.Data)+len(c.BinaryData))
 	for k, v := range c.BinaryData {
@@ -275,8 +275,8 @@ func (s Sources) field(path string) (string, error) {
 	return "", fmt.Errorf("field path %q is not supported on devices", path)
 }
 
-// waitForIPs returns the device's addresses. As with the kubelet a container that needs them waits,
-// but only shortly after a boot: a device without a network still starts its earlier pods.
+// waitForIPs returns the device's addresses. As with the kubelet, a container that needs them
+// waits, but only shortly after a boot: a device without a network still starts its earlier pods.
 func (s Sources) waitForIPs(ips string) (string, error) {
 	if ips == "" && s.Booting {
 		return "", errors.New("host IP unknown: the device has no address yet")

@@ -172,11 +172,11 @@ func TestExpansionOfVariablesIsLimited(t *testing.T) {
 			_, err = ExpandAll(c.Args, values)
 		}
 		if spent := allocated() - before; !errors.Is(err, errTooLong) || spent > 16<<20 {
-			t.Errorf("%s: error %v after %d MiB of allocations", what, err, spent>>20)
+			t.Errorf("%s: error %v after %d MiB of allocations, want errTooLong and at most 16", what, err, spent>>20)
 		}
 	}
 	if sub := expand(times("D", 100), map[string]string{"D": strings.Repeat("y", 100<<10)}); len(sub) > 256<<10 {
-		t.Errorf("a subPathExpr has %d bytes", len(sub))
+		t.Errorf("an expanded subPathExpr has %d bytes, want at most 256 KiB", len(sub))
 	}
 }
 
@@ -218,7 +218,7 @@ func TestAnUnreadableObjectIsAnErrorForItsUsersOnly(t *testing.T) {
 			for _, err := range []error{err, err2} {
 				if err == nil || !strings.Contains(err.Error(), "cannot read") ||
 					name == "a secret" && strings.Contains(err.Error(), "hushhush") {
-					t.Errorf("using an unreadable object: %v", err)
+					t.Errorf("using an unreadable object: got %v, want an error without the object's text", err)
 				}
 			}
 		})
@@ -231,14 +231,14 @@ func TestPodsWithoutAValidIdentityAreLeftOut(t *testing.T) {
 	duplicate.UID, noUID.UID, noName.Name, nul.UID = good.UID, "", "", "a\x00b"
 	kept, dropped := DropInvalid(wire.Desired{Generation: 3, Pods: []corev1.Pod{good, duplicate, noUID, noName, nul}})
 	if len(kept.Pods) != 1 || kept.Pods[0].Name != "good" || kept.Generation != 3 || len(dropped) != 4 {
-		t.Errorf("kept pods %v, dropped %q", kept.Pods, dropped)
+		t.Errorf("kept pods %v, dropped %q; want one kept and four dropped", kept.Pods, dropped)
 	}
 	many := make([]corev1.Pod, 40_000)
 	for i := range many {
 		many[i].ObjectMeta = metav1.ObjectMeta{Name: "x", Namespace: "y", UID: types.UID(fmt.Sprint(i))}
 	}
 	if kept, dropped := DropInvalid(wire.Desired{Pods: many}); len(kept.Pods) != wire.MaxPods || len(dropped) != 1 {
-		t.Errorf("kept %d pods, dropped %q", len(kept.Pods), dropped)
+		t.Errorf("kept %d pods, dropped %q; want %d kept and one reason", len(kept.Pods), dropped, wire.MaxPods)
 	}
 }
 
@@ -297,7 +297,7 @@ func TestErrorsContainNoSecrets(t *testing.T) {
 			err := of(map[string]string{"a": tt.value}).MaskSecrets(c, fmt.Errorf("%s: %w", tt.text, engine.ErrUnavailable))
 			if got := err.Error(); strings.Contains(got, "hunter2") || strings.Contains(got, "ter2") ||
 				!strings.Contains(got, "(secret keys, key a)") {
-				t.Errorf("%s: %s", tt.name, got)
+				t.Errorf("%s: the error is %s, want the secret's name in place of its text", tt.name, got)
 			}
 			if !errors.Is(err, engine.ErrUnavailable) {
 				t.Errorf("%s: the wrapped error is lost", tt.name)

@@ -40,8 +40,8 @@ func hasIdentity(pod *corev1.Pod) bool {
 	return true
 }
 
-// DropInvalid returns a desired state without duplicate pods and pods without a valid identity, and
-// the reason for each dropped pod.
+// DropInvalid returns a desired state without duplicate pods and without pods that lack a valid
+// identity, and the reason for each dropped pod.
 func DropInvalid(d wire.Desired) (valid wire.Desired, reasons []string) {
 	valid = d
 	valid.Pods = make([]corev1.Pod, 0, len(d.Pods))

@@ -26,7 +26,7 @@ const (
 	maxHealth     = 1 << 10
 )
 
-// probeGRPC calls a container's health service. As in the kubelet every status except SERVING is a
+// probeGRPC calls a container's health service. As in the kubelet, every status except SERVING is a
 // failure.
 func (a *Prober) probeGRPC(ctx context.Context, s Target, g *corev1.GRPCAction) error {
 	host, dial, err := a.addressOf(s, "")

@@ -37,7 +37,7 @@ const maxHeader = 64 << 10
 const maxBody = 10 << 10
 
 // An Error means that the probe itself could not run, for example because the disk is full. As in
-// the kubelet it is not a result for the container.
+// the kubelet, it is not a result for the container.
 type Error struct{ Err error }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -124,8 +124,8 @@ func (a *Prober) probeHTTP(ctx context.Context, s Target, h *corev1.HTTPGetActio
 
 // addressOf returns the address of a probe or hook, and the dialer for it: a given host, or the
 // pod. A container on the host's network is probed on loopback while the device has lost its
-// address, because an unplugged cable must not restart it. A program that listens at that address
-// only cannot be probed meanwhile.
+// address, because an unplugged cable must not restart it. Meanwhile a program that listens only at
+// the lost address cannot be probed.
 func (a *Prober) addressOf(s Target, host string) (string, dialer, error) {
 	own := host == "" && s.HostNetwork
 	switch host = cmp.Or(host, s.IP); {

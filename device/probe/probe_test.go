@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// As in the kubelet only a complete response is a success.
+// As in the kubelet, only a complete response is a success.
 func TestAnHTTPProbeReadsTheResponse(t *testing.T) {
 	for path, c := range map[string]struct {
 		ok, unmade bool
@@ -92,7 +92,7 @@ func TestNetworkProbesUseThePodsAddress(t *testing.T) {
 	}
 	if err := check(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/bad",
 		Port: intstr.FromInt32(8080)}}); err == nil || !strings.Contains(err.Error(), "503") {
-		t.Errorf("a response with 503: %v", err)
+		t.Errorf("a response with 503: %v, want an error with the status", err)
 	}
 	if err := check(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(9)}}); err != nil {
 		t.Errorf("an open port: %v", err)
@@ -107,7 +107,7 @@ func TestNetworkProbesUseThePodsAddress(t *testing.T) {
 	}
 }
 
-// As in the kubelet a header name may occur twice, and an empty Accept removes the default.
+// As in the kubelet, a header name may occur twice, and an empty Accept removes the default.
 func TestAProbeSendsItsHeaders(t *testing.T) {
 	for _, c := range []struct {
 		name string

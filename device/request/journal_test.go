@@ -118,7 +118,7 @@ func TestAJournalIsLimited(t *testing.T) {
 			out.String()[max(0, out.Len()-20):])
 	}
 	if cap(j.entries) > 1000 {
-		t.Errorf("the array has capacity %d for %d entries", cap(j.entries), len(j.entries))
+		t.Errorf("the journal keeps an array of %d for %d entries, want at most 1000", cap(j.entries), len(j.entries))
 	}
 }
 
@@ -141,7 +141,7 @@ func TestWithoutFollowACopyEndsWithTheLastLine(t *testing.T) {
 	}
 	w := &loggingWriter{log: log}
 	if err := j.Copy(t.Context(), wire.Request{}, w); err != nil || strings.Count(w.String(), "\n") != 3*readAtOnce-1 {
-		t.Errorf("copied %d lines, %v", strings.Count(w.String(), "\n"), err)
+		t.Errorf("copied %d lines, %v; want %d", strings.Count(w.String(), "\n"), err, 3*readAtOnce-1)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestASlowReaderGetsTheNumberOfLostLines(t *testing.T) {
 			t.Fatalf("%q: %v", lines[1], err)
 		}
 		if kept = len(lines) - 2; lost+kept != 1000 || !strings.HasSuffix(lines[2], fmt.Sprintf("n=%d", lost)) {
-			t.Errorf("%d lines are lost and %d are kept, from %q", lost, kept, lines[2])
+			t.Errorf("%d lines are lost and %d are kept, from %q; want 1000 in all without a gap", lost, kept, lines[2])
 		}
 	})
 }

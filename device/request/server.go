@@ -109,7 +109,7 @@ func newSlots(n int, full string) slots {
 }
 
 // take waits for a slot, first come, first served. Waiting helps with bursts, such as the logs of
-// all pods. Besides, kubectl ends all its forwards when one connection is refused.
+// all pods. It also avoids refusals: kubectl ends all its forwards when one connection is refused.
 func (r *slots) take(ctx context.Context) (leave func(), err error) {
 	ctx, done := context.WithTimeout(ctx, slotTimeout)
 	defer done()

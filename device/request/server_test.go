@@ -155,10 +155,10 @@ func TestACommandDoesNotReadABrokenInputAsComplete(t *testing.T) {
 		s.Inputs <- wire.Request{Type: wire.RequestStdin, Data: []byte("incomplete")}
 		close(s.Inputs)
 		if err := <-r.ended; err == nil || strings.Contains(err.Error(), "not ended") {
-			t.Errorf("the command's input ends with %v", err)
+			t.Errorf("the command's input ends with %v, want an error that ends the command", err)
 		}
 		if end := <-s.End; end.Error != "input 5 came after 3" {
-			t.Errorf("the request ends with %+v", end)
+			t.Errorf("the request ends with %+v, want the error about the lost input", end)
 		}
 	})
 }
@@ -199,7 +199,7 @@ func TestRequestsAboveTheLimitWaitForASlot(t *testing.T) {
 					return n
 				}
 				if end := <-serve("one more", c.request).End; end.Error != c.full {
-					t.Errorf("a request above the waiting limit ends with %q", end.Error)
+					t.Errorf("a request above the waiting limit ends with %q, want %q", end.Error, c.full)
 				}
 				if n := begun(); n != 0 {
 					t.Errorf("%d waiting requests began without a free slot", n)
@@ -215,12 +215,12 @@ func TestRequestsAboveTheLimitWaitForASlot(t *testing.T) {
 				waiting = waiting[1:]
 				end("first-3")
 				if n := begun(); n != 1 {
-					t.Errorf("%d waiting requests began with one free slot", n)
+					t.Errorf("%d waiting requests began with one free slot, want 1", n)
 				}
 				time.Sleep(slotTimeout)
 				for _, s := range waiting[1:] {
 					if end := <-s.End; end.Error != c.full {
-						t.Fatalf("after the timeout a waiting request ends with %q", end.Error)
+						t.Fatalf("after the timeout a waiting request ends with %q, want %q", end.Error, c.full)
 					}
 				}
 				end("waiting-1") // the first request in the queue, which got the slot
@@ -242,7 +242,7 @@ func TestACommandWaitsForAHubThatReadsSlowly(t *testing.T) {
 			func(string) Stream { return s })
 		time.Sleep(10 * time.Second)
 		if n := len(s.Stdout()); n > 10*chunkSize {
-			t.Errorf("%d bytes were sent in the time of ten chunks", n)
+			t.Errorf("%d bytes were sent in the time of ten chunks, which have %d", n, 10*chunkSize)
 		}
 		if w.add(0) != 1 {
 			t.Error("the command has ended before its output was read")
@@ -263,7 +263,7 @@ func TestAFollowedLogEndsWithItsHub(t *testing.T) {
 		d.server.mu.Lock()
 		defer d.server.mu.Unlock()
 		if s.Stdout() != "one\n" || len(d.server.byID) != 0 {
-			t.Errorf("the log sent %q, and %d requests still run", s.Stdout(), len(d.server.byID))
+			t.Errorf("the log sent %q, and %d requests still run; want one and 0", s.Stdout(), len(d.server.byID))
 		}
 	})
 }

@@ -39,7 +39,7 @@ func TestARedirectIntoAPrivateNetworkIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := checkRedirect("registry.test:5000", u); (err != nil) != refused {
-			t.Errorf("redirect to %s: %v", to, err)
+			t.Errorf("redirect to %s: %v, want it refused: %v", to, err, refused)
 		}
 	}
 }
@@ -79,7 +79,8 @@ func TestNoRequestIsRedirectedIntoAPrivateNetwork(t *testing.T) {
 		redirecting = true
 		if _, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{}); err == nil ||
 			errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "private networks") || requests.Load() > 0 {
-			t.Errorf("redirects of %s: %d requests to the private network, %v", of, requests.Load(), err)
+			t.Errorf("redirects of %s: %d requests to the private network, %v; want none, and an error that says so", of,
+				requests.Load(), err)
 		}
 	}
 }
@@ -117,7 +118,7 @@ func TestANameThatResolvesToAPrivateAddressIsNotDialled(t *testing.T) {
 		}
 		if refused := err != nil && strings.Contains(err.Error(), "private networks"); refused != c.refused || !refused &&
 			err != nil {
-			t.Errorf("%s: %v", c.what, err)
+			t.Errorf("%s: %v, want it refused: %v", c.what, err, c.refused)
 		}
 	}
 	for _, private := range []bool{false, true} {
@@ -130,7 +131,7 @@ func TestANameThatResolvesToAPrivateAddressIsNotDialled(t *testing.T) {
 			_ = conn.Close()
 		}
 		if refused := err != nil && strings.Contains(err.Error(), "private networks"); refused == private {
-			t.Errorf("with a private registry %v: %v", private, err)
+			t.Errorf("private registry %v: dialling a private address returns %v, want it refused: %v", private, err, !private)
 		}
 	}
 }
@@ -158,12 +159,12 @@ func TestAnUnreadableSignatureDoesNotHideOthers(t *testing.T) {
 	missing = sum(first)
 	if v, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{}); err != nil ||
 		v.Key != trusted.keys[0].ID {
-		t.Errorf("without the untrusted signature: %+v, %v", v, err)
+		t.Errorf("if the untrusted signature is unreadable: %+v, %v; want the trusted key", v, err)
 	}
 	missing = sum(second)
 	if _, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{}); err == nil ||
 		errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "404") {
-		t.Errorf("without the trusted signature: %v", err)
+		t.Errorf("if the trusted signature is unreadable: %v, want status 404", err)
 	}
 }
 
@@ -196,12 +197,12 @@ func TestAPayloadMustMatchItsDigestAndATokenIsUsed(t *testing.T) {
 	locked = true
 	if _, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{}); err != nil ||
 		requests != "repository:web:pull" {
-		t.Errorf("with a token for scope %q: %v", requests, err)
+		t.Errorf("tokens were requested for scope %q: %v; want one for repository:web:pull", requests, err)
 	}
 	forged = true
 	if _, err := Verify(t.Context(), tag.String(), trusted.keys, Credentials{}); err == nil ||
 		!strings.Contains(err.Error(), "has another digest") {
-		t.Errorf("a forged payload: %v", err)
+		t.Errorf("a forged payload: %v, want an error about its digest", err)
 	}
 }
 
@@ -254,7 +255,7 @@ func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 		_, err = Verify(t.Context(), tag.String(), trusted.keys, Credentials{"me", "secret"})
 		if loops := host == "127.0.0.1"; sent.Load() != loops || (err == nil) != loops || err != nil &&
 			!strings.Contains(err.Error(), "without TLS") {
-			t.Errorf("%s: credentials sent: %v, %v", host, sent.Load(), err)
+			t.Errorf("%s: credentials sent: %v, %v; want %v", host, sent.Load(), err, loops)
 		}
 	}
 	for where, refused := range map[string]bool{
@@ -266,7 +267,7 @@ func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := (bounded{nil, "pi.local:5000", true}).checkTLS(r); (err != nil) != refused {
-			t.Errorf("%s: %v", where, err)
+			t.Errorf("credentials to %s: %v, want them refused: %v", where, err, refused)
 		}
 	}
 }

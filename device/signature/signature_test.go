@@ -203,18 +203,18 @@ func TestVerify(t *testing.T) {
 					t.Errorf("%s: %+v, %v, want %q", ref, v, err, c.why)
 				case c.key != "" && (err != nil || v != Verified{strings.TrimSuffix(image, ":1") + "@" + digest.String(),
 					digest.String(), c.key}):
-					t.Errorf("%s: %+v, %v", ref, v, err)
+					t.Errorf("%s: %+v, %v; want %s verified by key %s", ref, v, err, digest, c.key)
 				}
 			}
 			if c.key != "" { // the previous image has another digest and is unsigned
 				if _, err := Verify(t.Context(), strings.TrimSuffix(image, ":1")+"@"+other.String(), keys,
 					Credentials{}); !errors.Is(err, ErrUntrusted) {
-					t.Errorf("the previous, unsigned image: %v", err)
+					t.Errorf("the previous, unsigned image: %v, want ErrUntrusted", err)
 				}
 				if _, err := Verify(t.Context(), image, stranger.keys,
 					Credentials{}); c.name != "signed by an unknown key first, then by a trusted key" &&
 					!errors.Is(err, ErrUntrusted) {
-					t.Errorf("with only an unknown key: %v", err)
+					t.Errorf("with only an unknown key: %v, want ErrUntrusted", err)
 				}
 			}
 		})
@@ -243,7 +243,7 @@ func TestAnUnreachableRegistryIsATemporaryError(t *testing.T) {
 	push(t, tag)
 	for _, image := range []string{gone + "/web:1", broken + "/web:1", broken + "/nothing:1", "NOT A NAME"} {
 		if v, err := Verify(t.Context(), image, trusted.keys, Credentials{}); err == nil || errors.Is(err, ErrUntrusted) {
-			t.Errorf("%s: %+v, %v", image, v, err)
+			t.Errorf("%s: %+v, %v; want a temporary error", image, v, err)
 		}
 	}
 }

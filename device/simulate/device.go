@@ -42,7 +42,7 @@ type device struct {
 
 	mu      sync.Mutex
 	going   []activeEvent // active effects of a script, the oldest first
-	flaps   bool          // flapping has cut the line now
+	flaps   bool          // the line is cut now, because it flaps
 	flapper func()        // stops the flapping; nil: the line does not flap
 	off     bool          // the device is powered off
 	version string        // version of the agent
@@ -226,7 +226,7 @@ func (d *device) begin(g activeEvent) {
 	}
 }
 
-// end ends the effects for which is returns true.
+// end ends the active effects for which the function returns true.
 func (d *device) end(is func(activeEvent) bool) {
 	d.change(func() { d.going = slices.DeleteFunc(d.going, is) })
 }

@@ -87,7 +87,8 @@ type verb struct {
 	begins  effect // default options
 }
 
-// verbs are all verbs. The hub's stories use silence and return too.
+// verbs are all verbs. The tests of package control have silence and return too, with the same
+// meaning.
 var verbs = map[string]verb{
 	"silence": {of: "nodes", lasts: true},
 	"flap": {of: "nodes", lasts: true, options: " down up ",

@@ -254,12 +254,12 @@ func TestALineIsSlowOrCut(t *testing.T) {
 		}
 		l.set(true, 0, 0)
 		if got, err := echoed(c, time.Minute); err == nil || time.Since(began) < time.Minute {
-			t.Errorf("over a cut line: %q, %v after %s", got, err, time.Since(began))
+			t.Errorf("over a cut line: %q, %v after %s; want a timeout after a minute", got, err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		if _, err := l.connect(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("dialled over a cut line: %v", err)
+			t.Errorf("dialling over a cut line: %v, want DeadlineExceeded", err)
 		}
 		l.set(false, 0, 0)
 		b := make([]byte, 5)
@@ -374,14 +374,15 @@ func TestAScriptChangesDevices(t *testing.T) {
 			return r, all[n-1].board.Measure(ctx, "")
 		}
 		if r, _ := probe(1); !r.Power.UnderVoltage || r.Power.Throttled {
-			t.Errorf("device 1: %+v", r.Power)
+			t.Errorf("device 1 has %+v, want a low voltage only", r.Power)
 		}
 		if r, s := probe(2); !r.Power.UnderVoltage || !r.Power.Throttled || r.Temperatures[0].Celsius != 84 ||
 			r.Voltages[0].Volts > 4.63 || s.Memory.Available > s.Memory.Capacity/99 {
-			t.Errorf("device 2: %+v %+v %+v %+v", r.Power, r.Temperatures, r.Voltages, s.Memory)
+			t.Errorf("device 2 has %+v %+v %+v %+v, want a low voltage, 84 °C and 1%% of its memory free", r.Power,
+				r.Temperatures, r.Voltages, s.Memory)
 		}
 		if r, s := probe(3); r.Power.UnderVoltage || r.Power.Throttled || s.Memory.Available < s.Memory.Capacity/4 {
-			t.Errorf("device 3: %+v %+v", r.Power, s)
+			t.Errorf("device 3 has %+v %+v, want no fault", r.Power, s)
 		}
 		cut := func(n int) bool {
 			whole, _, _ := all[n-1].line.state()
@@ -406,7 +407,7 @@ func TestAScriptChangesDevices(t *testing.T) {
 			t.Errorf("the line was cut for %d s of 13 s, want 5: 10 s of 30 s, at twice the speed", down)
 		}
 		if r, _ := probe(1); r.Power.UnderVoltage || !r.Power.UnderVoltageSeen {
-			t.Errorf("device 1 after for=: %+v", r.Power)
+			t.Errorf("after for= device 1 has %+v, want a low voltage only in the past", r.Power)
 		}
 		if err := all[4].engine.Pull(ctx, "a/menu:2", nil, nil); err != nil {
 			t.Error(err)
@@ -417,7 +418,7 @@ func TestAScriptChangesDevices(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second) // until the script has started again
 		if r, s := probe(2); r.Power.Throttled || s.Memory.Available < s.Memory.Capacity/4 {
-			t.Errorf("device 2 after the loop: %+v %+v", r.Power, s.Memory)
+			t.Errorf("after the loop device 2 has %+v %+v, want no fault", r.Power, s.Memory)
 		}
 		time.Sleep(12 * time.Second)
 		if r, _ := probe(2); !r.Power.Throttled {

@@ -101,7 +101,7 @@ func (o Options) checkScript() (errs []error) {
 	return errs
 }
 
-// returns are the verbs whose events the verb return ends.
+// returns are the verbs whose events a line with the verb return ends.
 var returns = []string{"silence", "flap", "slow"}
 
 // devices returns the words that name an event's devices.
@@ -122,12 +122,12 @@ func Words() string {
   1m     silence site-02 for=7m                       the line of a site or a node is dead; return site-02 restores it
   2m     flap 3 down=60s up=30s for=6m                the line is cut and restored in turn
   4m     slow 6 rate=2000 latency=900ms               bytes per second, and the latency of one way
-  45s    undervoltage 1 for=5m                        Raspberry Pis only
+  45s    undervoltage 1 for=5m                        too low a supply voltage; Raspberry Pis only
   90s    heat 6 celsius=84                            from 80 °C on the processor is throttled
-  150s   disk 7 free=4%                               also memory 7 free=2%
+  150s   disk 7 free=4%                              free disk space; memory 7 free=2% is the same for memory
   6m     restart 1 down=20s                           a power cut and a boot
-  7m     update 4 version=0.2.0                       of the agent; containers keep running
-  8m     end crash till                               an event ends so, or after its for=
+  7m     update 4 version=0.2.0                      updates the agent; containers keep running
+  8m     end crash till                              ends an event; for= ends it after that time
   10m    loop                                         the script starts again
 
 Nodes are 3, 4..6, sim-0003, site-02 or all. Lines are sorted by time, and # begins a comment.

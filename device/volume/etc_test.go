@@ -72,14 +72,14 @@ func TestFilesInEtcKeepTheirInodesAndFollowThePod(t *testing.T) {
 			m, err := d.Etc(&p, &p.Spec.Containers[0], ip)
 			must(t, err)
 			if len(m) != 1 || m[0].Target != "/etc/hosts" || m[0].ReadOnly {
-				t.Fatalf("%+v", m)
+				t.Fatalf("the mounts are %+v, want a writable /etc/hosts", m)
 			}
 			b, err := os.ReadFile(m[0].Source)
 			must(t, err)
 			info, err := os.Stat(m[0].Source)
 			must(t, err)
 			if !strings.Contains(string(b), want) || info.Mode().Perm() != 0o644 {
-				t.Errorf("%v: %s", info.Mode(), b)
+				t.Errorf("the file has mode %v and the text %s, want mode 0644 and %q", info.Mode(), b, want)
 			}
 			if isMounted(filepath.Dir(m[0].Source)) != mounts {
 				t.Errorf("the directory is a tmpfs: %v, want %v", !mounts, mounts)
@@ -91,7 +91,7 @@ func TestFilesInEtcKeepTheirInodesAndFollowThePod(t *testing.T) {
 		must(t, err)
 		if mounts { // a container may fill only its own tmpfs
 			if err := os.WriteFile(m[0].Source, make([]byte, 4<<20), 0o600); err == nil {
-				t.Error("a container may fill the memory of the device")
+				t.Error("a container could write 4 MiB to its tmpfs of 1 MiB")
 			}
 		}
 		must(t, os.Chmod(m[0].Source, 0))

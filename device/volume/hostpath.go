@@ -111,7 +111,8 @@ func openBelow(root *os.File, real string, create *creation) (*os.File, bool, er
 	return f, rel == ".", err
 }
 
-// place creates a missing allowed directory; only the owner creates its parents.
+// place creates a missing allowed path with its parents, which no pod can redirect. whole means
+// that the pod mounts the allowed path itself, which may be a file.
 func (m *creation) place(path string, whole bool) error {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return nil // opening the path reports other errors

@@ -80,7 +80,7 @@ func TestAKilledAgentLeavesNoIncompleteCopy(t *testing.T) {
 	whole(first, name)
 	killed()
 	if n < 7 {
-		t.Fatalf("the agent was killed only %d times", n)
+		t.Fatalf("the agent was killed only %d times, want at least 7", n)
 	}
 	for _, moment := range namesIn(moments) {
 		for start, do := range map[string]func(*Disk){"copies": func(*Disk) {},
@@ -127,10 +127,10 @@ func TestOnlyTheCopyIsMountedAndReadOnly(t *testing.T) {
 		m, err := d.PrepareMounts(podspec.Sources{Pod: &p, Images: map[string]string{"m": id}}, c, policy.Document{})
 		if why, bad := strings.CutPrefix(want, "!"); bad {
 			if err == nil || !strings.Contains(err.Error(), why) {
-				t.Errorf("subPath %q: %v, %v", sub, m.List, err)
+				t.Errorf("subPath %q: mounts %v, %v; want %s", sub, m.List, err, want)
 			}
 		} else if err != nil || len(m.List) != 1 || m.List[0].Source != want || !m.List[0].ReadOnly {
-			t.Errorf("subPath %q: %v, %v", sub, m.List, err)
+			t.Errorf("subPath %q: mounts %v, %v; want %s", sub, m.List, err, want)
 		}
 		must(t, m.Close())
 	}

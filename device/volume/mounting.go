@@ -43,7 +43,7 @@ func (m *mounting) condition() corev1.NodeCondition {
 			Message: "the agent mounts volumes"}
 	}
 	return corev1.NodeCondition{Type: conditionVolumeMounts, Status: corev1.ConditionFalse, Reason: "MountsUnavailable",
-		Message: "secrets and volumes in memory use plain directories, and subpaths of what containers can write " +
+		Message: "secrets and volumes in memory use plain directories, and subpaths that containers can write " +
 			"are not mounted: " + m.why}
 }
 

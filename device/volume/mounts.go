@@ -50,7 +50,7 @@ type notWritten struct{ error }
 // Unwrap implements errors.Unwrap.
 func (e notWritten) Unwrap() error { return e.error }
 
-// mount prepares one volume for a container. As with the kubelet old files stay in use when new
+// mount prepares one volume for a container. As with the kubelet, old files stay in use when new
 // ones cannot be written, so a deleted secret does not end a running pod. Refresh reports the
 // error.
 func (d *Disk) mount(src podspec.Sources, v *corev1.Volume, owner policy.Document) (volumePlace, error) {
@@ -162,7 +162,7 @@ func (d *Disk) source(p volumePlace, out *Mounts) (string, error) {
 	}
 	if d.mounts.why != "" {
 		return "", fmt.Errorf(
-			"a subpath of what containers can write is not mounted, since they could redirect it: %s",
+			"a subpath that containers can write is not mounted, since they could redirect it: %s",
 			d.mounts.why)
 	}
 	path, release, err := d.mounts.bind(p.file)

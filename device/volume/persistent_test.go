@@ -63,13 +63,13 @@ func TestPersistentVolumes(t *testing.T) {
 			path, err := d.claim(t, "a", volume)
 			must(t, err)
 			if path != filepath.Join(d.Root, PersistentDir, dataUID) {
-				t.Errorf("the volume is at %s", path)
+				t.Errorf("the volume is at %s, want its uid in %s", path, PersistentDir)
 			}
 			if _, mode := owner(t, path); mode.Perm() != 0o777 {
-				t.Errorf("the volume has mode %v", mode)
+				t.Errorf("the volume has mode %v, want 0777", mode)
 			}
 			if _, mode := owner(t, filepath.Dir(path)); mode.Perm() != 0o700 {
-				t.Errorf("the parent directory has mode %v", mode)
+				t.Errorf("the parent directory has mode %v, want 0700", mode)
 			}
 		},
 		"a lost volume is not made again": func(t *testing.T, d *Disk) {
@@ -135,7 +135,7 @@ func TestPersistentVolumes(t *testing.T) {
 			}
 			requested := []wire.Volume{{UID: dataUID, Remove: true}}
 			if got := d.States(requested); len(got) != 0 {
-				t.Errorf("the state is %v before the removal", got)
+				t.Errorf("before the removal States returns %v, want nothing", got)
 			}
 			must(t, d.RemovePersistent(requested[0]))
 			if got := d.States(requested); len(got) != 1 || !got[0].Gone {
@@ -160,7 +160,7 @@ func TestPersistentVolumes(t *testing.T) {
 			path, err := d.claim(t, "a", volume, group(1234, corev1.FSGroupChangeAlways))
 			must(t, err)
 			if gid, mode := owner(t, path); gid != 1234 || mode&os.ModeSetgid == 0 {
-				t.Errorf("the volume has group %d, mode %v", gid, mode)
+				t.Errorf("the volume has group %d, mode %v, want group 1234 and set-group-ID", gid, mode)
 			}
 			f, sub := filepath.Join(path, "f"), filepath.Join(path, "sub")
 			must(t, os.WriteFile(f, nil, 0o600))
@@ -178,13 +178,13 @@ func TestPersistentVolumes(t *testing.T) {
 			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeAlways))
 			must(t, err)
 			if gid, mode := owner(t, f); gid != 1234 || mode.Perm() != 0o660 {
-				t.Errorf("a file has group %d, mode %v", gid, mode)
+				t.Errorf("a file has group %d, mode %v, want 1234, 0660", gid, mode)
 			}
 			if gid, mode := owner(t, sub); gid != 1234 || mode.Perm() != 0o770 || mode&os.ModeSetgid == 0 {
-				t.Errorf("a directory has group %d, mode %v", gid, mode)
+				t.Errorf("a directory has group %d, mode %v, want 1234, 0770 and set-group-ID", gid, mode)
 			}
 			if gid, mode := owner(t, out); gid == 1234 || mode.Perm() != 0o600 {
-				t.Errorf("a link's target has group %d, mode %v", gid, mode)
+				t.Errorf("a link's target has group %d, mode %v, want both unchanged", gid, mode)
 			}
 			must(t, os.Lchown(f, 0, 0))
 			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeAlways))

@@ -51,7 +51,7 @@ func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
 		{"a path behind a link out", "out/canary", false, ""},
 		{"a missing path behind a link out", "out/new", false, ""},
 		{"a link to the root of the device", "root", false, ""},
-		{"a link up", "dotdot", false, ""},
+		{"a link to the volume's parent", "dotdot", false, ""},
 		{"a chain of links that ends outside", "chain", false, ""},
 		{"a link to itself", "self", false, ""},
 		{"a link that leads nowhere", "nowhere", false, ""},

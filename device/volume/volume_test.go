@@ -358,6 +358,6 @@ func TestAPodDoesNotWaitForOtherPodsVolumes(t *testing.T) {
 		t.Error(err)
 	}
 	if n := len(d.locks.by); n != 1 {
-		t.Errorf("%d locks are left", n)
+		t.Errorf("%d locks are left, want only the other pod's", n)
 	}
 }

@@ -36,7 +36,7 @@ func TestVolumeFiles(t *testing.T) {
 	}
 	one := write(map[string]podspec.File{"a": {Data: []byte("1"), Mode: 0o644}, "sub/b": {Data: []byte("2"), Mode: 0o400}})
 	if read("a") != "1" || read("sub/b") != "2" {
-		t.Fatalf("a=%s sub/b=%s", read("a"), read("sub/b"))
+		t.Fatalf("the files are a=%s sub/b=%s, want 1 and 2", read("a"), read("sub/b"))
 	}
 	if again := write(map[string]podspec.File{"a": {Data: []byte("1"), Mode: 0o644},
 		"sub/b": {Data: []byte("2"), Mode: 0o400}}); again != one {
@@ -44,7 +44,7 @@ func TestVolumeFiles(t *testing.T) {
 	}
 	write(map[string]podspec.File{"a": {Data: []byte("new"), Mode: 0o644}, "c": {Data: []byte("3"), Mode: 0o644}})
 	if read("a") != "new" || read("sub/b") != "none" || read("c") != "3" {
-		t.Errorf("a=%s sub/b=%s c=%s", read("a"), read("sub/b"), read("c"))
+		t.Errorf("the files are a=%s sub/b=%s c=%s, want new, none and 3", read("a"), read("sub/b"), read("c"))
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 4 { // expected: a, c, ..data and the target of ..data
