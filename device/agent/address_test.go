@@ -51,7 +51,7 @@ func TestAContainerGetsItsPodsAddress(t *testing.T) {
 				st := d.wantPhase("web", corev1.PodRunning, "")
 				if st.PodIP == "" || !slices.Contains(env, "POD_IP="+st.PodIP) ||
 					!slices.Contains(env, "ADDRESS="+st.PodIP+":80") {
-					t.Errorf("the pod's address is %q, and its container gets %q", st.PodIP, env)
+					t.Errorf("the pod's address is %q, and its container gets %q, want the same", st.PodIP, env)
 				}
 				before := d.containers()
 				d.end()

@@ -115,12 +115,12 @@ func TestAPodThatRequiresAppArmorIsRejectedWithoutIt(t *testing.T) {
 				time.Sleep(2 * time.Second)
 				st := d.wantPhase("web", c.phase, c.reason)
 				if c.reason != "" && st.Message != "Cannot enforce AppArmor: AppArmor is not enabled on the host" {
-					t.Errorf("the pod's message is %q", st.Message)
+					t.Errorf("the pod's message is %q, want that AppArmor is not enabled", st.Message)
 				}
 				if c.phase == corev1.PodPending {
 					if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerError" ||
 						!strings.Contains(w.Message, `cannot use AppArmor profile "other"`) {
-						t.Errorf("the container's state is %v", w)
+						t.Errorf("the container's state is %v, want that the profile cannot be used", w)
 					}
 				}
 			})

@@ -228,7 +228,7 @@ func TestAFollowedLogEndsWhenItIsCancelled(t *testing.T) {
 		a := d.request("r1", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Follow: true})
 		time.Sleep(20 * time.Second)
 		if got := a.Stdout(); got != "one\ntwo\n" {
-			t.Errorf("the followed log is %q", got)
+			t.Errorf("the followed log is %q, want the lines one and two", got)
 		}
 		d.agent.Request("r2", wire.Request{Type: wire.RequestCancel, Of: "r1"})
 		if end := <-a.End; end.Error != "" {

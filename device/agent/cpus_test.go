@@ -95,7 +95,7 @@ func TestStaticCPUManagerGivesGuaranteedPodsExclusiveCPUs(t *testing.T) {
 		d.fake.Record()
 		time.Sleep(5 * time.Minute)
 		if calls := d.fake.Calls(); len(calls) > 0 {
-			t.Errorf("without changes the agent called %q", calls)
+			t.Errorf("without changes the agent called %q, want no call", calls)
 		}
 	})
 }
@@ -112,7 +112,7 @@ func TestStaticCPUManagerKeepsReservedCPUs(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		if w := d.wantPhase("all", corev1.PodPending, "").ContainerStatuses[0].State.Waiting; w == nil ||
 			w.Reason != plan.DeviceUnavailable {
-			t.Errorf("the pod's status is %+v", w)
+			t.Errorf("the pod's status is %+v, want a container that waits with DeviceUnavailable", w)
 		}
 	})
 }

@@ -71,14 +71,14 @@ func TestADamagedImageIsNotRemovedIfItCannotBePulled(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				d.wantContainers("web/c0#0 exited")
 				if slices.ContainsFunc(d.fake.Calls(), func(c string) bool { return strings.HasPrefix(c, "Remove") }) {
-					t.Errorf("the agent called %q", d.fake.Calls())
+					t.Errorf("the agent called %q, want no removal", d.fake.Calls())
 				}
 				if count(d.reasons(), "ImageDamaged") == 0 {
 					t.Errorf("the events lack the damage: %q", d.reasons())
 				}
 				st := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses[0]
 				if st.State.Waiting == nil || st.State.Waiting.Reason != "ImageInspectError" {
-					t.Errorf("the container's status is %+v", st.State)
+					t.Errorf("the container's status is %+v, want ImageInspectError", st.State)
 				}
 				if of.policy == corev1.PullNever {
 					return

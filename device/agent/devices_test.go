@@ -84,10 +84,10 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 		d.wantDevices("radio", "/dev/ttyUSB0")
 		st := d.wantPhase("second", corev1.PodFailed, "OutOfflotilla.dev/gpiochip")
 		if !strings.Contains(st.Message, "requested: 1, used: 1, capacity: 1") {
-			t.Errorf("the pod's message is %q", st.Message)
+			t.Errorf("the pod's message is %q, want that 1 of 1 is used", st.Message)
 		}
 		if q := d.agent.Status().Status.Allocatable["flotilla.dev/gpiochip"]; q.Value() != 1 {
-			t.Errorf("the allocatable amount is %s", q.String())
+			t.Errorf("the allocatable amount is %s, want 1", q.String())
 		}
 
 		// While the agent is off, the hub adds a pod that requests the same device.
@@ -110,7 +110,7 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 			t.Errorf("with an unplugged device the pod is %s with %+v", st.Phase, c)
 		}
 		if q, has := d.agent.Status().Status.Capacity["flotilla.dev/serial"]; has {
-			t.Errorf("with an unplugged device the capacity is %s", q.String())
+			t.Errorf("with an unplugged device the capacity is %s, want no such resource", q.String())
 		}
 		// When the device is plugged in at another port, the pod gets the new node.
 		d.board.set(func(b *board) { b.devices = append(b.devices[:1:1], port("usb-RAK", "ttyUSB1")) })
@@ -118,7 +118,7 @@ func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 		d.wantDevices("radio", "/dev/ttyUSB1")
 		st, _ = d.pod("radio")
 		if c := condition(st, fleet.ConditionDevicesPresent); c.Status != corev1.ConditionTrue {
-			t.Errorf("with the device plugged in again the pod has %+v", c)
+			t.Errorf("with the device plugged in again the pod has %+v, want DevicesPresent=True", c)
 		}
 		for _, want := range []string{"DeviceUnplugged", "DevicePlugged"} {
 			if !slices.Contains(d.reasons(), want) {
@@ -161,14 +161,14 @@ func TestAContainerWaitsForItsDevice(t *testing.T) {
 		st := d.wantPhase("first", corev1.PodRunning, "")
 		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != plan.DeviceUnavailable ||
 			!strings.Contains(w.Message, "flotilla.dev/gpiochip") {
-			t.Fatalf("the container's status is %+v", st.ContainerStatuses[0].State)
+			t.Fatalf("the container's status is %+v, want DeviceUnavailable", st.ContainerStatuses[0].State)
 		}
 		plug(chip("0"))
 		d.wantDevices("first", "/dev/gpiochip0")
 		plug() // unplug the device of the running container
 		st, _ = d.pod("first")
 		if c := condition(st, fleet.ConditionDevicesPresent); c.Status != corev1.ConditionFalse {
-			t.Errorf("with an unplugged device the pod has %+v", c)
+			t.Errorf("with an unplugged device the pod has %+v, want DevicesPresent=False", c)
 		}
 	})
 }

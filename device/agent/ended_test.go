@@ -163,10 +163,10 @@ func TestAContainerThatHasEndedForGoodDoesNotRunAgainInANewSandbox(t *testing.T)
 				done, running := st.ContainerStatuses[0].State, st.ContainerStatuses[1]
 				if done.Terminated == nil || done.Terminated.ExitCode != c.code || done.Terminated.Reason != c.reason ||
 					done.Terminated.FinishedAt.IsZero() || runs != 1 {
-					t.Errorf("the ended container has run %d times and is %+v", runs, done)
+					t.Errorf("the ended container has run %d times and is %+v, want once and ended", runs, done)
 				}
 				if running.State.Running == nil {
-					t.Errorf("the other container is %+v", running.State)
+					t.Errorf("the other container is %+v, want it running", running.State)
 				}
 			})
 		})

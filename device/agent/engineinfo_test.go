@@ -75,7 +75,7 @@ func TestAnUnknownEngineIsAbsentFromTheStatus(t *testing.T) {
 		d.fake.SetDown(false)
 		time.Sleep(10 * time.Second)
 		if n := d.nodeInfo(); n.Architecture != "riscv64" {
-			t.Errorf("once the engine responds the node reports %+v", n)
+			t.Errorf("once the engine responds the node reports %+v, want riscv64", n)
 		}
 	})
 }

@@ -289,7 +289,7 @@ func TestWithoutADesiredStateEndedContainersAreStarted(t *testing.T) {
 		d.fake.Record()
 		time.Sleep(time.Hour)
 		if calls := d.fake.Calls(); len(calls) > 0 {
-			t.Errorf("after the hub's return the agent called %q", calls)
+			t.Errorf("after the hub's return the agent called %q, want no call", calls)
 		}
 		d.desire(2, one, pair)
 		time.Sleep(time.Minute)

@@ -94,18 +94,19 @@ func TestAPostStartHookDelaysProbesReadinessAndTheNextContainer(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		st := d.wantPhase("app", corev1.PodPending, "")
 		if s := st.ContainerStatuses[0]; s.State.Waiting == nil || s.Ready || *s.Started {
-			t.Errorf("the container's status while the hook runs is %+v", s)
+			t.Errorf("the container's status while the hook runs is %+v, want it waiting, not ready, not started", s)
 		}
 		time.Sleep(15 * time.Second)
 		st = d.wantPhase("app", corev1.PodRunning, "")
 		if !ready(&st) {
-			t.Errorf("the container's status after the hook is %+v", st.ContainerStatuses)
+			t.Errorf("the container's status after the hook is %+v, want it ready", st.ContainerStatuses)
 		}
 		d.end() // a restarted agent does not run the hook again
 		d.start()
 		time.Sleep(5 * time.Second)
 		if st := d.wantPhase("app", corev1.PodRunning, ""); st.ContainerStatuses[0].State.Running == nil {
-			t.Errorf("the container's status after a restart of the agent is %+v", st.ContainerStatuses[0].State)
+			t.Errorf("the container's status after a restart of the agent is %+v, want it running",
+				st.ContainerStatuses[0].State)
 		}
 		y.want(t, "0s start c0/0", "0s hook in c0", "20s start c1/0", "21s check in c0", "25s check in c0")
 	})
@@ -126,7 +127,7 @@ func TestNotesOfHooksAreRemovedWithTheirContainers(t *testing.T) {
 			return !strings.HasPrefix(name, "."+podspec.PostStart) && !strings.HasPrefix(name, "."+podspec.PreStop)
 		})
 		if restarts := st.ContainerStatuses[0].RestartCount; restarts < 20 || len(notes) == 0 || len(notes) > 4 {
-			t.Errorf("after %d restarts there are %d notes", restarts, len(notes))
+			t.Errorf("after %d restarts there are %d notes, want 1 to 4 after at least 20", restarts, len(notes))
 		}
 		// the hook takes longer than the grace period
 		p = hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "1000", "0")}, 1)
@@ -235,7 +236,7 @@ func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
 			t.Errorf("restarted %d times, ready %v; want once, not ready", s.RestartCount, s.Ready)
 		} else if w := s.State.Waiting; w == nil || w.Reason != "CrashLoopBackOff" ||
 			!strings.Contains(w.Message, "PostStartHook failed: command exited with 3") {
-			t.Errorf("the container's status is %+v", s.State)
+			t.Errorf("the container's status is %+v, want the hook's failure", s.State)
 		}
 		y.want(t, "0s start c0/0", "0s hook in c0", "2s bye in c0", "3s start c0/0", "3s hook in c0", "5s bye in c0")
 		if r := d.reasons(); !slices.Contains(r, "FailedPostStartHook") || !slices.Contains(r, "Killing") {

@@ -57,7 +57,7 @@ func TestAContainerWaitsForTheDevicesAddress(t *testing.T) {
 					t.Errorf("the container got %q", envs)
 				}
 				if c.appears < c.ran && st.HostIP != "192.0.2.7" {
-					t.Errorf("the pod's hostIP is %q", st.HostIP)
+					t.Errorf("the pod's hostIP is %q, want 192.0.2.7", st.HostIP)
 				}
 			})
 		})

@@ -136,7 +136,7 @@ func TestSignedImages(t *testing.T) {
 			time.Sleep(15 * time.Second)
 			if m := waiting(t, d, "SignatureValidationFailed"); !strings.Contains(m,
 				"registry.example.org/web:1: signature validation failed: it is not signed") {
-				t.Errorf("the pod's message is %q", m)
+				t.Errorf("the pod's message is %q, want that the image is not signed", m)
 			}
 			if got := images(d); len(got) != 0 || !slices.Contains(d.reasons(), "Failed") {
 				t.Errorf("containers run %q, events %q; want none, and Failed", got, d.reasons())
@@ -181,7 +181,7 @@ func TestSignedImages(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			if m := waiting(t, d, "ErrImagePull"); !strings.Contains(m,
 				"its signature cannot be checked: dial tcp: no route to host") {
-				t.Errorf("the pod's message is %q", m)
+				t.Errorf("the pod's message is %q, want that the signature cannot be checked", m)
 			}
 		}},
 		{"a tag that moves to a signed image is pulled with Always but not with IfNotPresent", func(t *testing.T) {
@@ -359,7 +359,7 @@ func TestAnInvalidImageNameIsNotSentToTheEngine(t *testing.T) {
 			time.Sleep(time.Minute)
 			st, _ := d.pod("web")
 			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "InvalidImageName" {
-				t.Errorf("image %q: the container's state is %+v", image, st.ContainerStatuses[0].State)
+				t.Errorf("image %q: the container's state is %+v, want InvalidImageName", image, st.ContainerStatuses[0].State)
 			}
 		})
 	}

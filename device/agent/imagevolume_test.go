@@ -79,18 +79,18 @@ func TestAnImageVolumeIsPulledCopiedOnceAndRemovedWithItsLastPod(t *testing.T) {
 		d.desire(2, a)
 		time.Sleep(5 * time.Second)
 		if got := d.copies(); !slices.Equal(got, names) {
-			t.Errorf("after the end of one pod the image copies are %q", got)
+			t.Errorf("after the end of one pod the image copies are %q, want %q", got, names)
 		}
 		d.end()
 		d.start()
 		time.Sleep(5 * time.Second)
 		if got := d.copies(); !slices.Equal(got, names) {
-			t.Errorf("after a restart of the agent the image copies are %q", got)
+			t.Errorf("after a restart of the agent the image copies are %q, want %q", got, names)
 		}
 		d.desire(3)
 		time.Sleep(5 * time.Second)
 		if got := d.copies(); len(got) != 0 {
-			t.Errorf("without pods the image copies are %q", got)
+			t.Errorf("without pods the image copies are %q, want none", got)
 		}
 	})
 }
@@ -114,7 +114,7 @@ func TestACopyIsRemovedWithItsLastContainer(t *testing.T) {
 			time.Sleep(time.Minute)
 			d.wantPhase(pod, corev1.PodRunning, "")
 			if got := d.copies(); len(got) != want || !slices.Contains(got, strings.Repeat(which, 64)) {
-				t.Errorf("after the start of %s the image copies are %.8q", pod, got)
+				t.Errorf("after the start of %s the image copies are %.8q, want %d with %s", pod, got, want, which)
 			}
 		}
 		move("a")
@@ -177,17 +177,17 @@ func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 				st := d.wantPhase("a", corev1.PodPending, "")
 				if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != c.reason ||
 					!strings.Contains(w.Message, c.message) {
-					t.Errorf("the container's state is %v", w)
+					t.Errorf("the container's state is %v, want %s", w, c.message)
 				}
 				if got := d.copies(); len(got) != 0 {
-					t.Errorf("the image copies are %q", got)
+					t.Errorf("the image copies are %q, want none", got)
 				}
 				d.wantContainers()
 				if c.reason == "ErrImagePull" && c.image == "" {
 					time.Sleep(16 * time.Second)
 					st := d.wantPhase("a", corev1.PodPending, "")
 					if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "ImagePullBackOff" {
-						t.Errorf("after the next attempt the container's state is %v", w)
+						t.Errorf("after the next attempt the container's state is %v, want ImagePullBackOff", w)
 					}
 					d.fake.OfferImage("model:1", enginetest.Offer{Tree: modelTree})
 					time.Sleep(5 * time.Minute)

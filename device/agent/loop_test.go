@@ -102,7 +102,7 @@ func TestTheEndOfADeletedPodIsReportedUntilTheHubDropsIt(t *testing.T) {
 					t.Errorf("a pod that the hub has dropped is still reported: %+v", pods)
 				}
 				if notes := d.agent.c.Memory.Notes(); len(notes) > 0 {
-					t.Errorf("the notes are %+v", notes)
+					t.Errorf("the notes are %+v, want none", notes)
 				}
 			})
 		})
@@ -343,7 +343,7 @@ func TestContainersOfOthersAreLeftAlone(t *testing.T) {
 
 // An image committed from a container of the agent has the agent's labels, and an image's author
 // may set them too. Containers that other clients start from such images are not the agent's.
-func TestLabelsOfAnImageDoNotMakeAContainerOneOfTheAgents(t *testing.T) {
+func TestAContainerIsNotTheAgentsBecauseOfItsImagesLabels(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Second)
@@ -366,7 +366,7 @@ func TestLabelsOfAnImageDoNotMakeAContainerOneOfTheAgents(t *testing.T) {
 		d.fake.Record()
 		time.Sleep(5 * time.Minute)
 		if pods := d.agent.Pods().Pods; len(pods) != 1 || pods[0].Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Errorf("the device reports %+v", pods)
+			t.Errorf("the device reports %+v, want one pod without restarts", pods)
 		}
 		d.desire(2)
 		time.Sleep(5 * time.Minute)

@@ -77,7 +77,7 @@ func TestPodsGetTheAddressesOfTheirNode(t *testing.T) {
 		}
 		d.wantNetwork(corev1.ConditionFalse, "containers use the addresses 10.64.3.0/24")
 		if got := d.networks(); !slices.Equal(got, []string{"EnsureNetwork flotilla-pi-1 10.64.3.0/24"}) {
-			t.Errorf("the calls about networks are %v", got)
+			t.Errorf("the calls about networks are %v, want one EnsureNetwork", got)
 		}
 	})
 }
@@ -162,7 +162,7 @@ func TestTheNetworkIsRemovedWithTheLastPod(t *testing.T) {
 		d.desireBlock(2, "10.64.3.0/24", a)
 		time.Sleep(time.Minute)
 		if got := d.networks(); len(got) != 1 {
-			t.Fatalf("with one pod left the calls are %v", got)
+			t.Fatalf("with one pod left the calls are %v, want no further call", got)
 		}
 		d.end() // a restarted agent finds the network
 		d.start()
@@ -170,7 +170,7 @@ func TestTheNetworkIsRemovedWithTheLastPod(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		if got := d.networks(); !slices.Equal(got, []string{"EnsureNetwork flotilla-pi-1 10.64.3.0/24",
 			"RemoveNetwork flotilla-pi-1"}) {
-			t.Fatalf("without pods the calls are %v", got)
+			t.Fatalf("without pods the calls are %v, want a RemoveNetwork", got)
 		}
 		d.desireBlock(4, "10.64.9.0/24", b)
 		d.wantAddress("b", "10.64.9.0/24")

@@ -80,7 +80,7 @@ func TestAnIdleDeviceSendsNothing(t *testing.T) {
 			t.Errorf("in an idle hour the agent announced %d statuses and %d pod lists", d.status-status, d.pods-pods)
 		}
 		if calls := d.fake.Calls(); len(calls) > 0 {
-			t.Errorf("in an idle hour the agent called %q", calls)
+			t.Errorf("in an idle hour the agent called %q, want no call", calls)
 		}
 	})
 }

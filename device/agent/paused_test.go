@@ -40,7 +40,7 @@ func TestAPausedContainerIsNotReady(t *testing.T) {
 				d.fake.Pause(container, true)
 				time.Sleep(time.Second)
 				if c := ready(false); !strings.Contains(c.Message, "paused") || !strings.Contains(c.Message, "c0") {
-					t.Errorf("the condition's message is %q", c.Message)
+					t.Errorf("the condition's message is %q, want that c0 is paused", c.Message)
 				}
 				time.Sleep(time.Minute)
 				ready(false)

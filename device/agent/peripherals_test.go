@@ -85,7 +85,7 @@ func TestPodsGetThePeripheralsOfTheBoardProfile(t *testing.T) {
 			return q.Value()
 		}
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Type != "" {
-			t.Fatalf("without a profile the condition is %+v", c)
+			t.Fatalf("without a profile the condition is %+v, want none", c)
 		}
 		desire(1)
 		time.Sleep(10 * time.Second)
@@ -108,7 +108,7 @@ func TestPodsGetThePeripheralsOfTheBoardProfile(t *testing.T) {
 			t.Errorf("with the peripheral plugged in again: condition %+v, allocatable %d", c, amount())
 		}
 		if got := strings.Join(d.reasons(), " "); !strings.Contains(got, "PeripheralMissing PeripheralPresent") {
-			t.Errorf("the events are %s", got)
+			t.Errorf("the events are %s, want PeripheralMissing, then PeripheralPresent", got)
 		}
 		// A pod uses the peripheral and its bus. The agent does not query the peripheral, and keeps
 		// its state.

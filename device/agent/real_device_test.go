@@ -140,7 +140,7 @@ func TestRealEngineGivesDevices(t *testing.T) {
 			return st != nil && st.Reason == "OutOfflotilla.dev/gpiochip"
 		})
 		if got, _ := d.exec("one", "env", "FLOTILLA_GPIOCHIP"); got != "/dev/gpiochip0" {
-			t.Errorf("after a restart of the agent the pod has %s", got)
+			t.Errorf("after a restart of the agent the pod has %s, want /dev/gpiochip0", got)
 		}
 
 		must(t, d.agent.Store(wire.Desired{Generation: 3, Hub: "h", Pods: []corev1.Pod{pods[1], late}}))

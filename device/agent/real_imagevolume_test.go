@@ -81,7 +81,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 		}
 		d.await("the second pod runs", func() bool { return ready(d.pod("runner")) })
 		if got := namesIn(images); !slices.Equal(got, []string{id}) {
-			t.Errorf("the image copies are %q", got)
+			t.Errorf("the image copies are %q, want %s", got, id)
 		}
 		if list, err := d.eng.Containers(t.Context(), volume.LabelImageOf+"="+state); err != nil || len(list) != 0 {
 			t.Errorf("containers that read images are left: %v, %v", list, err)
@@ -93,7 +93,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 		d.start()
 		d.await("the second pod still runs", func() bool { return ready(d.pod("runner")) })
 		if got := namesIn(images); !slices.Equal(got, []string{id}) {
-			t.Errorf("after a restart of the agent the image copies are %q", got)
+			t.Errorf("after a restart of the agent the image copies are %q, want %s", got, id)
 		}
 		must(t, d.agent.Store(wire.Desired{Generation: 3, Hub: "h"}))
 		d.await("the copy is removed with its last pod", func() bool { return len(namesIn(images)) == 0 })

@@ -29,7 +29,7 @@ func byHand(t *testing.T, socket, path string) {
 	}
 }
 
-func TestRealEngineARenamedContainerStaysTheAgents(t *testing.T) {
+func TestRealEngineARenamedContainerStillBelongsToTheAgent(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)

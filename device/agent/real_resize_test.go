@@ -85,7 +85,7 @@ func TestRealEngineResizesAPod(t *testing.T) {
 				strings.Contains(shown(*st), "PodResizeInProgress=True Error: cannot decrease memory limits")
 		})
 		if got := d.kernel("c0"); got != "memory 45Mi cpu 3000" {
-			t.Errorf("after the refusal the kernel's limits are %s", got)
+			t.Errorf("after the refusal the kernel's limits are %s, want the earlier ones", got)
 		}
 		want(withResources(withResources(p, 0, "20m/30m 35Mi/40Mi"), 1, "30m/40m 35Mi/60Mi"))
 		holds("memory 40Mi cpu 3000", "memory 60Mi cpu 4000")

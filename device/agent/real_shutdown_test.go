@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestRealEngineStopsPodsBeforeTheDeviceGoesDown(t *testing.T) {
+func TestRealEngineStopsPodsBeforeAShutdown(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)

@@ -42,7 +42,7 @@ func TestUnderMemoryPressureAPodAboveItsRequestIsEvicted(t *testing.T) {
 		}
 		if c := condition(st, corev1.DisruptionTarget); c.Status != corev1.ConditionTrue ||
 			c.Reason != corev1.PodReasonTerminationByKubelet || c.Message != st.Message {
-			t.Errorf("the condition DisruptionTarget is %+v", c)
+			t.Errorf("the condition DisruptionTarget is %+v, want TerminationByKubelet with the pod's message", c)
 		}
 		d.wantPhase("requested", corev1.PodRunning, "")
 		pressure := func() corev1.ConditionStatus {
@@ -307,7 +307,7 @@ func TestUnderDiskPressureTheLargestPodIsEvicted(t *testing.T) {
 			}
 			if st := d.wantPhase(victim, corev1.PodFailed, "Evicted"); i == 0 &&
 				st.Message != "The node was low on resource: ephemeral-storage. The pod was using 30Mi, request is 0. " {
-				t.Errorf("the pod's message is %q", st.Message)
+				t.Errorf("the pod's message is %q, want low ephemeral-storage", st.Message)
 			}
 		}
 	})

@@ -62,7 +62,7 @@ func TestAMissingConfigMapIsReportedAtGrowingIntervals(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		name := filepath.Join(d.agent.disk.Dir(&p.Spec.Volumes[0], p.UID), "a")
 		if b, err := os.ReadFile(name); string(b) != "2" {
-			t.Errorf("after the config map's return the file is %q (%v)", b, err)
+			t.Errorf("after the config map's return the file is %q (%v), want 2", b, err)
 		}
 		d.wantPhase("app", corev1.PodRunning, "")
 	})

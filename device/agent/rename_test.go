@@ -9,7 +9,7 @@ import (
 
 // A container's name can be changed at any time (docker rename), so the agent finds its containers
 // by their noted ids.
-func TestARenamedContainerStaysTheAgents(t *testing.T) {
+func TestARenamedContainerStillBelongsToTheAgent(t *testing.T) {
 	for _, test := range []struct{ name, container, attempt string }{
 		{"an app container", "c0", "0"},
 		{"a sandbox", "", "0"},

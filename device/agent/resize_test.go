@@ -80,14 +80,14 @@ func TestARunningContainerIsResized(t *testing.T) {
 				d.desire(2, withResources(p, 0, "25m/35m 40Mi/50Mi"))
 				d.wantShown("p", "#0 granted 25m 40Mi has 25m/35m 40Mi/50Mi")
 				if st, _ := d.pod("p"); st.ObservedGeneration != 2 {
-					t.Errorf("the observed generation is %d", st.ObservedGeneration)
+					t.Errorf("the observed generation is %d, want 2", st.ObservedGeneration)
 				}
 				if calls := d.fake.Calls(); len(calls) != 1 || !strings.HasPrefix(calls[0], "Update flotilla_c0_p_") {
-					t.Errorf("the engine was called %q", calls)
+					t.Errorf("the engine was called %q, want one Update", calls)
 				}
 				if got := d.reasons(); !slices.Contains(got, "ResizeStarted") ||
 					!slices.Contains(got, "ResizeCompleted") {
-					t.Errorf("the events are %q", got)
+					t.Errorf("the events are %q, want ResizeCompleted", got)
 				}
 				// Podman reports the old limits to a restarted agent, so the agent repeats the
 				// update.
@@ -138,7 +138,7 @@ func TestAResizePolicyRestartsItsContainer(t *testing.T) {
 
 // A resize that does not fit is deferred, and granted resources survive restarts of the agent. The
 // resize is granted once it fits.
-func TestAResizeWaitsForRoom(t *testing.T) {
+func TestAResizeWaitsForResources(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p, q := withResources(makePod("p", "wait"), 0, "1/- 100Mi/-"),
 			withResources(makePod("q", "wait"), 0, "2/- 100Mi/-")
@@ -192,7 +192,7 @@ func TestAFailedResizeIsReportedAndTriedAgain(t *testing.T) {
 		const failed = "#0 granted 20m 10Mi has 20m/30m 10Mi/10Mi PodResizeInProgress=True Error: Update "
 		time.Sleep(time.Second)
 		if st, _ := d.pod("p"); !strings.HasPrefix(shown(st), failed) {
-			t.Errorf("the status has %s", shown(st))
+			t.Errorf("the status has %s, want the failed update", shown(st))
 		}
 		d.desire(4, withResources(p, 0, "20m/50m 10Mi/10Mi"))
 		d.wantShown("p", "#0 granted 20m 10Mi has 20m/50m 10Mi/10Mi")
@@ -203,7 +203,7 @@ func TestAFailedResizeIsReportedAndTriedAgain(t *testing.T) {
 		d.start()
 		d.wantShown("p", "#0 granted 20m 10Mi has 20m/60m 10Mi/10Mi")
 		if got := d.reasons(); !slices.Contains(got, "ResizeError") {
-			t.Errorf("the events are %q", got)
+			t.Errorf("the events are %q, want ResizeError", got)
 		}
 	})
 }

@@ -56,7 +56,7 @@ func TestRuntimeOf(t *testing.T) {
 		t.Errorf("the node's runtimes are %q, want %q", names, want)
 	}
 	if h := runtimeHandlers([]string{"runc", "crun"}, podman); h != nil {
-		t.Errorf("the runtimes of a node with Podman are %v", h)
+		t.Errorf("the runtimes of a node with Podman are %v, want none", h)
 	}
 }
 

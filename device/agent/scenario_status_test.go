@@ -79,7 +79,7 @@ func TestScenarioStatusIsAnnounced(t *testing.T) {
 	playing(t, "S11.status.5 Ready is the last condition", func(t *testing.T, d *device) {
 		time.Sleep(time.Second)
 		if c := d.ready(); c.Status != corev1.ConditionTrue {
-			t.Errorf("the Ready condition is %+v", c)
+			t.Errorf("the Ready condition is %+v, want True", c)
 		}
 	})
 }
@@ -88,14 +88,14 @@ func TestScenarioFirstReady(t *testing.T) {
 	playing(t, "S11.fast.1 a device whose engine responds is Ready within a second", func(t *testing.T, d *device) {
 		time.Sleep(time.Second)
 		if c := d.ready(); c.Status != corev1.ConditionTrue {
-			t.Errorf("the Ready condition is %+v", c)
+			t.Errorf("the Ready condition is %+v, want True", c)
 		}
 	})
 	t.Run("S11.fast.2 the device is Ready, and announces it, within 6 s of the engine's first response", func(t *testing.T) {
 		bubbleWithoutEngine(t, func(t *testing.T, d *device) {
 			time.Sleep(20 * time.Second)
 			if c := d.ready(); c.Status != corev1.ConditionFalse {
-				t.Errorf("the Ready condition is %+v", c)
+				t.Errorf("the Ready condition is %+v, want False", c)
 			}
 			before := d.statuses()
 			d.fake.SetDown(false)
@@ -233,7 +233,7 @@ func TestScenarioAdmission(t *testing.T) {
 			d.wantPhase("running", corev1.PodRunning, "")
 			if st := d.wantPhase("over", corev1.PodFailed, c.reason); !strings.Contains(st.Message,
 				"Node didn't have enough resource") {
-				t.Errorf("the pod's message is %q", st.Message)
+				t.Errorf("the pod's message is %q, want too few resources", st.Message)
 			}
 		})
 	}

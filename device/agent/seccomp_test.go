@@ -92,7 +92,7 @@ func TestAMissingSeccompProfileIsReportedAndTriedAgain(t *testing.T) {
 		st := d.wantPhase("web", corev1.PodPending, "")
 		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerError" ||
 			!strings.Contains(w.Message, `cannot load seccomp profile "strict.json"`) {
-			t.Errorf("the container's state is %v", w)
+			t.Errorf("the container's state is %v, want that the profile is missing", w)
 		}
 		d.wantContainers()
 		if err := os.WriteFile(filepath.Join(folder, name), []byte("{}"), 0o644); err != nil {

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
+func TestCriticalPodsEndLastBeforeAShutdown(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		always, never, critical := makePod("always", "stubborn"), makePod("never", "wait"), makePod("critical", "wait")
 		never.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -29,7 +29,7 @@ func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
 		}
 		stops := slices.DeleteFunc(d.fake.Calls(), func(c string) bool { return !strings.HasPrefix(c, "Stop ") })
 		if len(stops) != 3 || !strings.Contains(stops[2], "critical") || !strings.HasSuffix(stops[2], "10s") {
-			t.Errorf("the agent stopped %q", stops)
+			t.Errorf("the stops are %q, want three, critical the last", stops)
 		}
 		d.wantContainers("always/c0#0 exited", "critical/c0#0 exited", "never/c0#0 exited")
 		cs := d.agent.Status().Status.Conditions
@@ -41,12 +41,12 @@ func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
 			"never": corev1.PodFailed} {
 			if st := d.wantPhase(name, phase,
 				"Terminated"); st.Message != "Pod was terminated in response to imminent node shutdown." {
-				t.Errorf("the message of %s is %q", name, st.Message)
+				t.Errorf("the message of %s is %q, want the imminent shutdown", name, st.Message)
 			}
 		}
 		if c := condition(d.wantPhase("never", corev1.PodFailed, "Terminated"),
 			corev1.DisruptionTarget); c.Reason != corev1.PodReasonTerminationByKubelet {
-			t.Errorf("the status of the failed pod is %+v", c)
+			t.Errorf("the status of the failed pod is %+v, want DisruptionTarget", c)
 		}
 		d.desire(2, append(pods, makePod("new", "wait"))...) // the new pod waits for the next boot
 		time.Sleep(10 * time.Second)

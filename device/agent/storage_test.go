@@ -97,7 +97,7 @@ func TestAPodThatWritesTooMuchIsEvicted(t *testing.T) {
 		time.Sleep(90 * time.Second)
 		st := d.wantPhase("fills", corev1.PodFailed, "Evicted")
 		if st.Message != `Usage of EmptyDir volume "data" exceeds the limit "64Ki". ` {
-			t.Errorf("the pod's message is %q", st.Message)
+			t.Errorf("the pod's message is %q, want that the volume exceeds its limit", st.Message)
 		}
 		d.wantPhase("keeps", corev1.PodRunning, "")
 		if !slices.Contains(d.reasons(), "Evicted") {
@@ -128,7 +128,7 @@ func TestEveryWritablePlaceIsMeasured(t *testing.T) {
 			"deep": `EmptyDir volume "data" cannot be measured: its directories are nested deeper than 256. `,
 		} {
 			if st := d.wantPhase(name, corev1.PodFailed, "Evicted"); st.Message != want {
-				t.Errorf("the message of %s is %q", name, st.Message)
+				t.Errorf("the message of %s is %q, want %q", name, st.Message, want)
 			}
 		}
 	})

@@ -313,7 +313,7 @@ func TestIfInodesAreShortThePodWithTheMostFilesIsEvicted(t *testing.T) {
 		time.Sleep(25 * time.Second)
 		if st := d.wantPhase("many", corev1.PodFailed, "Evicted"); !strings.HasPrefix(st.Message,
 			"The node was low on resource: inodes. The pod was using 5") {
-			t.Errorf("the pod's message is %q", st.Message)
+			t.Errorf("the pod's message is %q, want low inodes", st.Message)
 		}
 		d.wantPhase("big", corev1.PodRunning, "")
 	})

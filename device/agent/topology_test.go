@@ -73,7 +73,7 @@ func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 		d.desire(4, second, third)
 		time.Sleep(time.Second)
 		if st, _ := d.pod("third"); st.Phase != corev1.PodFailed {
-			t.Errorf("the pod's status is %+v", st)
+			t.Errorf("the pod's status is %+v, want the phase Failed", st)
 		}
 	})
 }

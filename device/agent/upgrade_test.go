@@ -57,7 +57,7 @@ func TestAnAgentAdoptsTheContainersOfOlderVersions(t *testing.T) {
 					for _, touches := range []string{"Create ", "Start ", "Stop ", "Remove ", "Update ",
 						"RemoveNetwork "} {
 						if strings.HasPrefix(call, touches) {
-							t.Errorf("the agent called %s", call)
+							t.Errorf("the agent called %s, want no change of a container", call)
 						}
 					}
 				}

@@ -112,7 +112,7 @@ func TestAnInvalidPodIsRejectedAlone(t *testing.T) {
 				}
 				if got := slices.Sorted(slices.Values(names)); !slices.Equal(got,
 					slices.Sorted(slices.Values([]string{bad.Name, "good"}))) {
-					t.Errorf("the device reports %v", got)
+					t.Errorf("the device reports %v, want %s and good", got, bad.Name)
 				}
 				if n := d.created(); n != 2 {
 					t.Errorf("%d containers were created, want those of old and good", n)
@@ -126,7 +126,7 @@ func TestAnInvalidPodIsRejectedAlone(t *testing.T) {
 				d.desire(3, makePod("good", "wait"))
 				time.Sleep(5 * time.Second)
 				if pods := d.agent.Pods().Pods; len(pods) != 1 || pods[0].Status.Phase != corev1.PodRunning {
-					t.Errorf("without the invalid pod the device reports %+v", pods)
+					t.Errorf("without the invalid pod the device reports %+v, want one running pod", pods)
 				}
 			})
 		})

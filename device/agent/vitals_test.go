@@ -65,7 +65,7 @@ func TestVitalsCauseNoStatus(t *testing.T) {
 		synctest.Wait()
 		v := d.agent.Status().Vitals
 		if v == nil || v.Memory == nil || *v.Memory != .5 || v.CPU != nil || v.Temperature != nil || v.Supply != nil {
-			t.Fatalf("the vitals after a minute are %+v", v)
+			t.Fatalf("the vitals after a minute are %+v, want only half of the memory", v)
 		}
 		d.mu.Lock()
 		statuses := d.status
@@ -74,7 +74,7 @@ func TestVitalsCauseNoStatus(t *testing.T) {
 		time.Sleep(vitalsTime + 20*time.Second)
 		synctest.Wait()
 		if v = d.agent.Status().Vitals; v.CPU == nil || *v.CPU != .125 || *v.Memory != .75 { // half of one of four CPUs
-			t.Errorf("the vitals after some minutes are %+v", v)
+			t.Errorf("the vitals after some minutes are %+v, want 1/8 of the CPU and 3/4 of the memory", v)
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()

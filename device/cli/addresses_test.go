@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestADeviceThatIsOutOfReachAsksWhereItsHubIs(t *testing.T) {
+func TestADisconnectedDeviceRequestsTheHubsAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var online atomic.Bool

@@ -38,7 +38,7 @@ func askHelper(t *testing.T, socket string, text []byte) boothelper.Reply {
 	return a
 }
 
-func TestTheHelperUnderAttack(t *testing.T) {
+func TestTheHelperRefusesInvalidRequests(t *testing.T) {
 	program := buildDevice(t)
 	b := &bootBoard{t: t, program: program, output: &safeBuffer{}}
 	var err error

@@ -32,7 +32,7 @@ func TestTheAgentRefusesSwap(t *testing.T) {
 	}
 }
 
-func TestLabelsAndTaintsThatCannotBeAreRefusedWhereTyped(t *testing.T) {
+func TestInvalidLabelsAndTaintsAreRefusedOnTheCommandLine(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		label bool

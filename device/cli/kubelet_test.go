@@ -32,7 +32,7 @@ shutdown-grace-period-critical-pods streaming-connection-idle-timeout sync-frequ
 tls-cert-file tls-cipher-suites tls-min-version tls-private-key-file topology-manager-policy topology-manager-policy-options
 topology-manager-scope v vmodule volume-plugin-dir volume-stats-agg-period`
 
-func TestEveryFlagOfTheKubeletIsTakenOrAnswered(t *testing.T) {
+func TestEveryFlagOfTheKubeletIsAcceptedOrExplained(t *testing.T) {
 	run, _, err := command(nil).Find([]string{"run"})
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestEveryFlagOfTheKubeletIsTakenOrAnswered(t *testing.T) {
 	}
 }
 
-func TestTheKubeletsNamesAreOurs(t *testing.T) {
+func TestTheKubeletsFlagNamesAreAccepted(t *testing.T) {
 	t.Setenv("FLOTILLA_NODE_NAME", "of-the-environment")
 	for _, c := range []struct{ args, name, labels, taints string }{
 		{"--node-name a --label b=c --taint d=e:NoSchedule", "a", "[b=c]", "[d=e:NoSchedule]"},

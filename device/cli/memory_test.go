@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestTheAgentTakesNoHugePages(t *testing.T) {
+func TestTransparentHugePagesAreDisabled(t *testing.T) {
 	over, end := context.WithCancel(t.Context())
 	end()
 	if err := releaseMemory(over); err != nil {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestSecretsHaveAPlaceInMemory(t *testing.T) {
+func TestTheVolatileDirectoryIsInMemory(t *testing.T) {
 	tmpfs, disk := t.TempDir(), t.TempDir()
 	if err := unix.Mount("test", tmpfs, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skip("cannot mount a tmpfs: ", err)

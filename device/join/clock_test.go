@@ -93,7 +93,7 @@ func TestAWrongClockDoesNotRepeatARenewal(t *testing.T) {
 			t.Errorf("%s: the first pause is %s, the seventh %s", c.name, a, b)
 		}
 		if last := pauseAfter(c.leaf, now, 1<<40); last > time.Hour {
-			t.Errorf("%s: the longest pause is %s", c.name, last)
+			t.Errorf("%s: the longest pause is %s, want at most an hour", c.name, last)
 		}
 	}
 }

@@ -203,7 +203,7 @@ func TestADeviceKeepsAllAddressesOfItsHub(t *testing.T) {
 		h.brokers = []string{"a.example:8883", bad}
 		if _, err := Renew(t.Context(), id, Options{StateDir: dir}); err == nil ||
 			!strings.Contains(err.Error(), "no MQTT address") {
-			t.Errorf("address %q: the error is %v", bad, err)
+			t.Errorf("address %q: the error is %v, want that it is not an MQTT address", bad, err)
 		}
 	}
 	h.brokers = make([]string, wire.MaxBrokers+1)
@@ -464,7 +464,7 @@ func TestRenewalKeepsTheKeyAndTheName(t *testing.T) {
 	}
 	if fresh.Key != id.Key || fresh.Certificate == id.Certificate || fresh.Node != id.Node ||
 		fresh.MachineID != id.MachineID {
-		t.Fatalf("the renewed identity is %+v", fresh)
+		t.Fatalf("the renewed identity is %+v, want a new certificate for the same key", fresh)
 	}
 	if stored, err := Load(dir); err != nil || !reflect.DeepEqual(stored, fresh) {
 		t.Fatal(err)

@@ -210,7 +210,7 @@ func TestATextWithOneCopyIsUsed(t *testing.T) {
 	_ = m.Close()
 	again, _ := open(t, dir)
 	if d, _ := again.Desired(); d.Generation != 2 {
-		t.Errorf("after a restart the generation is %d", d.Generation)
+		t.Errorf("after a restart the generation is %d, want 2", d.Generation)
 	}
 	if err := again.SetDesired(desired(3, "hub", "a")); err != nil || again.Trouble() != "" {
 		t.Errorf("store the next generation: %v, trouble %q", err, again.Trouble())
@@ -219,7 +219,7 @@ func TestATextWithOneCopyIsUsed(t *testing.T) {
 
 // A full disk still stores a desired state that is not much larger than the last one, because that
 // state may remove pods.
-func TestAFullDiskTakesTheNextDesiredState(t *testing.T) {
+func TestAFullDiskStoresTheNextDesiredState(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("test", dir, "tmpfs", 0, "size=1m,mode=0700"); err != nil {
 		t.Skip("cannot make a small disk: ", err)

@@ -48,7 +48,7 @@ func TestTheStatusOfAFailedPostStartHook(t *testing.T) {
 		HookError: "PostStartHook failed: no"}
 	if s := containerStatus(w, c, true, false, "docker", Epoch); s.State.Waiting == nil ||
 		s.State.Waiting.Reason != "ContainerCreating" || s.Ready {
-		t.Errorf("while the container is being stopped its status is %+v", s.State)
+		t.Errorf("while the container is being stopped its status is %+v, want ContainerCreating and not ready", s.State)
 	}
 	c.State, c.Ended = engine.Exited, &corev1.ContainerStateTerminated{ExitCode: 137}
 	s := containerStatus(w, c, true, true, "docker", Epoch)
@@ -58,7 +58,7 @@ func TestTheStatusOfAFailedPostStartHook(t *testing.T) {
 		t.Errorf("before the restart the container's state is %+v, its last state %+v", s.State, s.LastTerminationState)
 	}
 	if s := containerStatus(w, c, true, false, "docker", Epoch); s.State.Terminated == nil {
-		t.Errorf("without a restart the container's status is %+v", s.State)
+		t.Errorf("without a restart the container's status is %+v, want it terminated", s.State)
 	}
 }
 

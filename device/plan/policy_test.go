@@ -140,7 +140,7 @@ func TestAnImageOfTheHubIsPulledFromTheMirror(t *testing.T) {
 			t.Errorf("the image name for %s is %s, want %s", image, got, want)
 		}
 		if got := (Policy{}).ImageOf(image); got != image {
-			t.Errorf("the image name for %s without a mirror is %s", image, got)
+			t.Errorf("the image name for %s without a mirror is %s, want it unchanged", image, got)
 		}
 	}
 }

@@ -284,7 +284,7 @@ func FuzzSteps(f *testing.F) {
 				got = append(got, c.Labels[LabelPodName]+"/"+c.Labels[LabelContainer])
 			}
 			if w.foreign[c.ID] && c.ID != "f2" && c.State != engine.Running {
-				t.Fatalf("another client's container %s is %s", c.ID, c.State)
+				t.Fatalf("another client's container %s is %s, want it running", c.ID, c.State)
 			}
 		}
 		slices.Sort(got)

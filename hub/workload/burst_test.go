@@ -133,7 +133,7 @@ func TestUnplacedReplicasAreLimited(t *testing.T) {
 	}
 	if c := get().Status.Conditions; len(c) != 1 || c[0].Type != appsv1.ReplicaSetReplicaFailure ||
 		!strings.Contains(c[0].Message, "have no node yet") {
-		t.Errorf("the conditions are %+v", c)
+		t.Errorf("the conditions are %+v, want one about the unplaced pods", c)
 	}
 	placed := 0
 	for pod := range f.s.PodsOn("") {

@@ -347,7 +347,7 @@ func TestDaemonSetHistory(t *testing.T) {
 	}
 	to("probe:1")
 	if got := revisions(); !slices.Equal(got, []int64{2, 3}) {
-		t.Fatalf("after a rollback the revisions are %v", got)
+		t.Fatalf("after a rollback the revisions are %v, want 2 and 3", got)
 	}
 	to("probe:3")
 	to("probe:4")

@@ -228,7 +228,7 @@ func TestRecreateWaitsForASilentDevice(t *testing.T) {
 			}
 			if got := unreachable(); !strings.Contains(got, "on pi-2 may still run") || !strings.Contains(got,
 				"kubectl delete node pi-2") {
-				t.Errorf("the condition PodUnreachable is %q", got)
+				t.Errorf("the condition PodUnreachable is %q, want the pod, its node and the command", got)
 			}
 			events := 0
 			for _, c := range f.changes {
@@ -319,7 +319,7 @@ func TestARolloutIsLateOnlyAfterItsDevicesReport(t *testing.T) {
 	}
 	f := resumed().pass(39 * time.Second).quiet()
 	if c := f.progressing(); c.Status != corev1.ConditionTrue {
-		t.Errorf("before the devices have reported Progressing is %+v", c)
+		t.Errorf("before the devices have reported Progressing is %+v, want it True", c)
 	}
 	if c := f.run("pi-1").settle().quiet().progressing(); c.Reason != "NewReplicaSetAvailable" {
 		t.Errorf("after the pod is ready Progressing is %+v, want NewReplicaSetAvailable", c)

@@ -145,7 +145,7 @@ func TestEventsAreRemovedFairly(t *testing.T) {
 	}
 }
 
-func BenchmarkSpare(b *testing.B) {
+func BenchmarkSurplusEvents(b *testing.B) {
 	var all []*corev1.Event
 	for i := range DefaultEventLimit + DefaultEventLimit/20 {
 		all = append(all, event("Pod", fmt.Sprint("p", i), fmt.Sprint("R", i%20), time.Unix(1_800_000_000+int64(i)*8, 0)))

@@ -275,7 +275,7 @@ func TestForegroundDeletionReleasesSharedDependents(t *testing.T) {
 				t.Fatalf("the dependent with two owners remains: %v, want %v", both != nil, c.left)
 			}
 			if both != nil && (len(both.GetOwnerReferences()) != 1 || both.GetOwnerReferences()[0].Name != "b") {
-				t.Errorf("the owners of the shared dependent are %v", both.GetOwnerReferences())
+				t.Errorf("the owners of the shared dependent are %v, want only b", both.GetOwnerReferences())
 			}
 		})
 	}
@@ -410,7 +410,7 @@ func TestATerminatingNamespaceIsAlwaysEmptied(t *testing.T) {
 			f.settle().quiet()
 			left, _ := f.s.Get(state.KeyOf(ns)).(*corev1.Namespace)
 			if left == nil || left.DeletionTimestamp == nil || left.Status.Phase != corev1.NamespaceTerminating {
-				t.Fatalf("while a pod runs the namespace is %+v", left)
+				t.Fatalf("while a pod runs the namespace is %+v, want it Terminating", left)
 			}
 			if p := f.s.Pod("shop", "till"); p == nil || p.DeletionTimestamp == nil || f.s.Len(state.Secrets) != 1 {
 				t.Fatalf("the pod is not being deleted: %+v", p)
@@ -466,7 +466,7 @@ func TestANamespaceWaitsForAllItsFinalizers(t *testing.T) {
 	left, _ := f.s.Get(state.KeyOf(ns)).(*corev1.Namespace)
 	if left == nil || f.s.Len(state.Secrets) != 0 || !slices.Equal(left.Spec.Finalizers,
 		[]corev1.FinalizerName{"example.com/keep"}) {
-		t.Fatalf("the empty namespace with a finalizer is %+v", left)
+		t.Fatalf("the empty namespace with a finalizer is %+v, want it kept", left)
 	}
 	f.edit(state.KeyOf(ns), func(o state.Object) { o.(*corev1.Namespace).Spec.Finalizers = nil }).settle().quiet()
 	if f.s.Get(state.KeyOf(ns)) != nil {

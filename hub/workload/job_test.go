@@ -287,7 +287,7 @@ func TestAnIndexedJobIsScaled(t *testing.T) {
 		1).is("0 active, 2 succeeded, 1 failed, indexes 0,1, Complete CompletionsReached")
 }
 
-func TestALimitForEachIndex(t *testing.T) {
+func TestTheBackoffLimitPerIndex(t *testing.T) {
 	limited := func(s *batchv1.JobSpec) { s.BackoffLimitPerIndex, s.BackoffLimit = new(int32(1)), new(int32(1<<31-1)) }
 	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(2, 2), limited)).settle().quiet()
 	f.end(1, 1, 0).is("1 active, 0 succeeded, 1 failed").pass(10 * time.Second).is("2 active, 0 succeeded, 1 failed")
@@ -348,7 +348,7 @@ func TestFailuresOfAnIndexOutliveItsPods(t *testing.T) {
 	}
 }
 
-func TestARuleEndsAJob(t *testing.T) {
+func TestAPolicyRuleEndsAJob(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aJob(indexedJob(5, 5), func(s *batchv1.JobSpec) {
 		s.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{SucceededIndexes: new("1,3-4"),
 			SucceededCount: new(int32(2))}}}
@@ -368,7 +368,7 @@ func TestARuleEndsAJob(t *testing.T) {
 	f.end(1, 42)
 	if end := state.JobEnd(f.job()); end == nil || end.Reason != "PodFailurePolicy" || !strings.HasSuffix(end.Message,
 		"failed with exit code 42 matching FailJob rule at index 0") {
-		t.Errorf("the Job's end is %+v", end)
+		t.Errorf("the Job's end is %+v, want the matching rule", end)
 	}
 }
 
@@ -402,7 +402,7 @@ func TestAJobIsSuspendedAndResumed(t *testing.T) {
 	suspend(true)
 	f.is("0 active, 0 succeeded, 0 failed").pass(time.Hour).is("0 active, 0 succeeded, 0 failed")
 	if state.JobCondition(f.job(), batchv1.JobSuspended) == nil {
-		t.Errorf("the conditions are %+v", f.job().Status.Conditions)
+		t.Errorf("the conditions are %+v, want Suspended", f.job().Status.Conditions)
 	}
 	suspend(false)
 	f.pass(59 * time.Second).is("1 active, 0 succeeded, 0 failed") // the deadline starts again

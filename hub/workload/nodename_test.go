@@ -52,7 +52,7 @@ func TestAPodWithANodeName(t *testing.T) {
 		one(t, warned(f, "NodeNotFound"), "pods kiosk:", "pi-9")
 		if c := state.PodCondition(f.s.Pod("default", "kiosk"), corev1.PodScheduled); c == nil ||
 			c.Status != corev1.ConditionFalse || c.Reason != "NodeNotFound" || !strings.Contains(c.Message, "pi-9") {
-			t.Errorf("the pod's condition is %+v", c)
+			t.Errorf("the pod's condition is %+v, want NodeNotFound", c)
 		}
 		if f.pass(DefaultQuarantine).quiet(); len(f.pods()) != 0 {
 			t.Errorf("the pod is not removed: %v", f.pods())

@@ -124,11 +124,11 @@ func TestAFullQuotaLimitsEveryWorkload(t *testing.T) {
 			}
 			f.raise("pods", "2")
 			if f.pass(10 * time.Minute).within(); len(f.pods()) != 2 {
-				t.Errorf("with a quota for two pods there are %v", f.pods())
+				t.Errorf("with a quota for two pods there are %v, want 2", f.pods())
 			}
 			f.raise("pods", "10")
 			if f.pass(10 * time.Minute).within(); len(f.pods()) != 3 {
-				t.Errorf("with a quota for all pods there are %v", f.pods())
+				t.Errorf("with a quota for all pods there are %v, want 3", f.pods())
 			}
 			for o := range f.s.All(state.KindOf(c.workload), "default") {
 				if text := fmt.Sprint(o); strings.Contains(text, "ReplicaFailure") || strings.Contains(text, failedCreate) {

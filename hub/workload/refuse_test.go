@@ -110,7 +110,7 @@ func TestADeploymentReportsItsNewTemplateFirst(t *testing.T) {
 	}
 	for _, c := range f.deploy().Status.Conditions {
 		if c.Type == appsv1.DeploymentReplicaFailure && !strings.HasSuffix(c.Message, ": no kiosk:2") {
-			t.Errorf("the deployment's condition is %q", c.Message)
+			t.Errorf("the deployment's condition is %q, want the reason for kiosk:2", c.Message)
 		}
 	}
 }

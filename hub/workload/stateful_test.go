@@ -215,7 +215,7 @@ func TestMinReadySecondsDelayTheNextPod(t *testing.T) {
 
 // Upstream's tests "should perform rolling updates and roll backs of template modifications" and
 // "should perform canary updates and phased rolling updates of template modifications".
-func TestUpdatesGoFromTheLastDownToThePartition(t *testing.T) {
+func TestUpdatesGoFromTheLastOrdinalDownToThePartition(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(3))
 	f.up("pi-1")
 	first := f.set().Status.UpdateRevision
@@ -237,7 +237,7 @@ func TestUpdatesGoFromTheLastDownToThePartition(t *testing.T) {
 	}
 	st := f.set().Status
 	if st.CurrentRevision != st.UpdateRevision || st.CurrentRevision == first || st.CurrentReplicas != 3 {
-		t.Errorf("after the update the status is %+v", st)
+		t.Errorf("after the update the status is %+v, want 3 pods of a new revision", st)
 	}
 	image("db:1") // after a rollback the old revision is the newest again
 	f.up("pi-1")
@@ -417,7 +417,7 @@ func TestABlockedRolloutReportsTheCommandThatHelps(t *testing.T) {
 	}
 	if got := blocked(f.pass(time.Minute).quiet()); !strings.Contains(got, "db-2") || !strings.Contains(got,
 		"kubectl delete pod db-2 -n default") {
-		t.Errorf("the condition RolloutBlocked is %q", got)
+		t.Errorf("the condition RolloutBlocked is %q, want the command", got)
 	}
 	events := 0
 	for _, c := range f.changes {
@@ -470,7 +470,7 @@ func TestClaimsFollowTheirRetentionPolicy(t *testing.T) {
 		f := newFleet(t).put(node("pi-1"), aSet(2, withClaims(c.deleted, c.scaled)))
 		f.up("pi-1")
 		if got := f.claims(); !slices.Equal(got, c.running) {
-			t.Errorf("%s, %s: while running, the owners are %q", c.deleted, c.scaled, got)
+			t.Errorf("%s, %s: while running, the owners are %q, want %q", c.deleted, c.scaled, got, c.running)
 		}
 		if v := f.s.Pod("default", "db-1").Spec.Volumes; len(v) != 1 || v[0].PersistentVolumeClaim.ClaimName != "data-db-1" {
 			t.Errorf("the volumes of db-1 are %+v, want its claim", v)
@@ -478,12 +478,12 @@ func TestClaimsFollowTheirRetentionPolicy(t *testing.T) {
 		f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(1)) })
 		f.up("pi-1")
 		if got := f.claims(); !slices.Equal(got, c.smaller) {
-			t.Errorf("%s, %s: after scaling down, the owners are %q", c.deleted, c.scaled, got)
+			t.Errorf("%s, %s: after scaling down, the owners are %q, want %q", c.deleted, c.scaled, got, c.smaller)
 		}
 		f.remove(setKey)
 		f.up("pi-1")
 		if got := f.claims(); !slices.Equal(got, c.without) {
-			t.Errorf("%s, %s: after the deletion, the owners are %q", c.deleted, c.scaled, got)
+			t.Errorf("%s, %s: after the deletion, the owners are %q, want %q", c.deleted, c.scaled, got, c.without)
 		}
 	}
 }
@@ -545,7 +545,7 @@ func TestAForeignPodBlocksItsOrdinal(t *testing.T) {
 	}
 	f.remove(podKey("db-0")).settle().quiet().has("db-0")
 	if len(f.set().Status.Conditions) != 0 || !controlledBy(f.s.Pod("default", "db-0"), f.set()) {
-		t.Errorf("after the removal of the other pod the status is %+v", f.set().Status)
+		t.Errorf("after the removal of the other pod the status is %+v, want the pod adopted", f.set().Status)
 	}
 	// The StatefulSet adopts a matching pod, and releases a pod that no longer matches.
 	f.edit(podKey("db-0"), func(o state.Object) { o.SetLabels(nil) }).settle().quiet()
@@ -645,7 +645,7 @@ func TestABudgetCountsAStatefulSetAndAController(t *testing.T) {
 	}
 	f.up("pi-1")
 	if st := budget(); st.ExpectedPods != 3 || st.CurrentHealthy != 3 || st.DisruptionsAllowed != 1 {
-		t.Errorf("the budget's status is %+v", st)
+		t.Errorf("the budget's status is %+v, want 3 pods and 1 eviction", st)
 	}
 	f.edit(podKey("db-0"), func(o state.Object) {
 		state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse},
@@ -653,7 +653,7 @@ func TestABudgetCountsAStatefulSetAndAController(t *testing.T) {
 	}).settle().quiet()
 	f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Replicas = new(int32(4)) }).settle().quiet() // db-0 is not available, so no pod is created
 	if st := budget(); st.ExpectedPods != 4 || st.DisruptionsAllowed != 0 {
-		t.Errorf("the budget's status is %+v", st)
+		t.Errorf("the budget's status is %+v, want 4 pods and no eviction", st)
 	}
 }
 

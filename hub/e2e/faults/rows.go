@@ -165,7 +165,7 @@ var rows = []row{
 			of("hub/e2e", "TestAFullDiskOfTheDevice"),
 			of("device/agent", "TestPodsSurviveAnUnwritableDisk", "TestUnderDiskPressureUnneededImagesAreRemovedFirst"),
 			of("device/image", "TestIsPulled"),
-			of("device/memory", "TestAFullDiskTakesTheNextDesiredState"),
+			of("device/memory", "TestAFullDiskStoresTheNextDesiredState"),
 			of("device/hardware", "TestHealth", "TestErrorsOfADiskAreCountedOnItsPartitions"))},
 	{id: "F14", fault: "torn, flipped, truncated or missing files of the hub; files of a newer or older " +
 		"version",
