@@ -119,11 +119,11 @@ func newSmallDevice(t *testing.T) *device {
 // reports the fault. With reserved space the next desired state can still be stored.
 func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 	for _, c := range []struct {
-		name         string
-		spoil, mend  func(dir string) error
-		stored       bool
-		runs         []string // pods that run after a desired state with "second"
-		saysOfDesire string
+		name           string
+		damage, repair func(dir string) error
+		stored         bool
+		runs           []string // pods that run after a desired state with "second"
+		storeError     string
 	}{
 		{"read-only", remount(unix.MS_RDONLY), remount(0), false, []string{"first"}, "read-only file system"},
 		{"full", fillUp, func(dir string) error { return os.Remove(dir + "/filler") }, true, []string{"first", "second"}, ""},
@@ -139,7 +139,7 @@ func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 				d.end()
 				d.fake.PowerCut()
 				d.board.set(func(b *board) { b.boot = "boot-2" })
-				if err := c.spoil(d.dir); err != nil {
+				if err := c.damage(d.dir); err != nil {
 					t.Fatal(err)
 				}
 				d.start()
@@ -155,12 +155,12 @@ func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 					t.Errorf("the pods %q run, want %q", got, c.runs)
 				}
 				if cond := d.stateStored(); (cond.Status == corev1.ConditionTrue) != c.stored ||
-					!strings.Contains(cond.Message, c.saysOfDesire) {
+					!strings.Contains(cond.Message, c.storeError) {
 					t.Errorf("StateStored is %s: %s, want it True: %v, with %q", cond.Status, cond.Message, c.stored,
-						c.saysOfDesire)
+						c.storeError)
 				}
 				d.end()
-				if err := c.mend(d.dir); err != nil {
+				if err := c.repair(d.dir); err != nil {
 					t.Fatal(err)
 				}
 				d.start()

@@ -34,7 +34,7 @@ func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 			return p
 		}
 		generation := int64(0)
-		tell := func(volumes []wire.Volume, pods ...corev1.Pod) {
+		desire := func(volumes []wire.Volume, pods ...corev1.Pod) {
 			t.Helper()
 			generation++
 			must(t, d.agent.Store(wire.Desired{Generation: generation, Hub: "h", Pods: pods, Volumes: volumes}))
@@ -44,21 +44,21 @@ func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 			d.await(name+" ends", func() bool { st := d.pod(name); return st != nil && st.Phase == phase })
 		}
 		claim := wire.Volume{UID: "data-uid", Namespace: "default", Claim: "data"}
-		tell([]wire.Volume{claim}, pod("writer", false, "write", "/v/f", "data", "then", "write", "/sub/g", "too"))
+		desire([]wire.Volume{claim}, pod("writer", false, "write", "/v/f", "data", "then", "write", "/sub/g", "too"))
 		ended("writer", corev1.PodSucceeded)
 		d.await("the agent reports the volume", func() bool {
 			got := d.agent.Status().Volumes
 			return len(got) == 1 && got[0] == wire.VolumeState{UID: "data-uid"}
 		})
-		tell(nil)
+		desire(nil)
 		d.await("the pod is gone", func() bool { return len(heldPods(d.agent)) == 0 && len(d.list()) == 0 })
 		d.end()
 		d.start() // the hub does not name the volume; the volume stays
 
 		claim.Made = true
-		tell([]wire.Volume{claim}, pod("reader", true, "cat", "/v/f", "then", "cat", "/v/sub/g"))
+		desire([]wire.Volume{claim}, pod("reader", true, "cat", "/v/f", "then", "cat", "/v/sub/g"))
 		ended("reader", corev1.PodSucceeded)
-		tell([]wire.Volume{claim}, pod("intruder", true, "write", "/v/h", "no"))
+		desire([]wire.Volume{claim}, pod("intruder", true, "write", "/v/h", "no"))
 		ended("intruder", corev1.PodFailed)
 
 		path := filepath.Join(d.dir, volume.PersistentDir, "data-uid")
@@ -66,7 +66,7 @@ func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 		if err != nil || string(data) != "data" {
 			t.Errorf("the volume's file is %q: %v", data, err)
 		}
-		tell([]wire.Volume{{UID: "data-uid", Remove: true}})
+		desire([]wire.Volume{{UID: "data-uid", Remove: true}})
 		d.await("the data is removed, and the agent reports no volume", func() bool {
 			_, err := os.Lstat(path)
 			got := d.agent.Status().Volumes

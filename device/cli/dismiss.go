@@ -100,8 +100,8 @@ func (p prepared) finishLeaving(ctx context.Context, choice string, log *slog.Lo
 	}
 	err = errors.Join(err, forget(p.stateDir, join.IdentityFile, join.IdentityCopy, dismissedFile))
 	if err != nil {
-		log.Error("some workload data is left on this device; remove it by the next start of the agent, or by "+
-			"flotilla-device join", "err", err)
+		log.Error("some workload data is left on this device; the next start of the agent, or "+
+			"flotilla-device join, removes it", "err", err)
 		return nil
 	}
 	d.Done = true

@@ -34,7 +34,7 @@ func TestCheckTime(t *testing.T) {
 		{"not valid yet by an adjusted clock", 1, 2, -1, -3, true, false},
 		{"the intermediate is newer than the certificate", 1, 3, -1, 2, false, true},
 	} {
-		keep(t, c.adjusted)
+		setClockAdjusted(t, c.adjusted)
 		leaf := &x509.Certificate{NotBefore: at(c.from), NotAfter: at(c.until)}
 		middle := &x509.Certificate{NotBefore: at(c.between), NotAfter: at(20)}
 		m := checkTime([]*x509.Certificate{leaf, middle}, at(c.lastContact))
@@ -47,7 +47,7 @@ func TestCheckTime(t *testing.T) {
 
 // If the clock is decades ahead, certificates are checked at the last contact with the hub.
 func TestCheckTimeWithAClockDecadesAhead(t *testing.T) {
-	keep(t, false)
+	setClockAdjusted(t, false)
 	lastContact := buildTime().Add(24 * time.Hour)
 	for until, valid := range map[time.Duration]bool{time.Hour: true, -time.Hour: false} {
 		leaf := &x509.Certificate{NotBefore: lastContact.AddDate(-1, 0, 0), NotAfter: lastContact.Add(until)}
@@ -85,7 +85,7 @@ func TestAWrongClockDoesNotRepeatARenewal(t *testing.T) {
 		{"expired by an unknown clock", leaf(-4*time.Hour, -2*time.Hour), false, false, 0, 30 * time.Second, 30 * time.Second, 32 * time.Minute},
 		{"renewed by an unknown clock", leaf(-4*time.Hour, -2*time.Hour), false, true, time.Hour, time.Hour, 30 * time.Second, 32 * time.Minute},
 	} {
-		keep(t, c.adjusted)
+		setClockAdjusted(t, c.adjusted)
 		if in := due(c.leaf, now, .5, c.renewed); in < c.least || in > c.most {
 			t.Errorf("%s: the renewal is due in %s", c.name, in)
 		}
@@ -101,7 +101,7 @@ func TestAWrongClockDoesNotRepeatARenewal(t *testing.T) {
 // A board that was off for months starts with the date of its shutdown. Its clock is set once it
 // has a network, and then all earlier deadlines are wrong.
 func TestARenewalFollowsAChangeOfTheClock(t *testing.T) {
-	keep(t, true)
+	setClockAdjusted(t, true)
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		old := systemClock

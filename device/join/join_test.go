@@ -401,15 +401,15 @@ func TestADeviceJoinsWithAClockThatIsBehind(t *testing.T) {
 	}
 }
 
-// keep sets whether a time service adjusts the clock.
-func keep(t *testing.T, adjusted bool) {
+// setClockAdjusted sets whether a time service adjusts the clock.
+func setClockAdjusted(t *testing.T, adjusted bool) {
 	old := clockAdjusted
 	clockAdjusted = func() bool { return adjusted }
 	t.Cleanup(func() { clockAdjusted = old })
 }
 
 func TestADeviceJoinsWithAnUnadjustedClockThatIsAhead(t *testing.T) {
-	keep(t, false)
+	setClockAdjusted(t, false)
 	past := time.Now().AddDate(-5, 0, 0)
 	lastKnown := buildTime() // lastKnown is the build time
 	h := newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: lastKnown.Add(time.Hour), date: past})
@@ -423,7 +423,7 @@ func TestADeviceJoinsWithAnUnadjustedClockThatIsAhead(t *testing.T) {
 }
 
 func TestTheErrorNamesAnAdjustedClockThatIsAhead(t *testing.T) {
-	keep(t, true)
+	setClockAdjusted(t, true)
 	past := time.Now().AddDate(-5, 0, 0)
 	h := newHub(t, hubOptions{serverFrom: past.Add(-time.Hour), serverUntil: past.AddDate(1, 0, 0), date: past})
 	_, err := Join(t.Context(), Options{URL: h.URL, Token: h.token()})

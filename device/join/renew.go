@@ -81,8 +81,8 @@ func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identi
 		return Identity{}, fmt.Errorf("renew certificate of node %s: %w", id.Node, err)
 	}
 	if fresh.Node != id.Node {
-		return Identity{}, fmt.Errorf("renew certificate of node %s: the hub answered with one for %s; see its log", id.Node,
-			fresh.Node)
+		return Identity{}, fmt.Errorf("renew certificate of node %s: the hub's answer is for node %s; see the hub's log",
+			id.Node, fresh.Node)
 	}
 	fresh.MachineID = id.MachineID
 	return fresh, nil

@@ -70,10 +70,10 @@ func TestAPodIsRemovedAfterItsFinalStatusIsStored(t *testing.T) {
 			Place: Place{pod.UID, "c0"}}}}
 	r := o.RecordOf(pod.UID)
 	r.Admitted, r.Final, r.SavingFinal = true, &corev1.PodStatus{Phase: corev1.PodSucceeded}, true
-	for _, noting := range []bool{true, false} {
-		r.SavingFinal = noting
-		if steps, _ := Steps(wire.Desired{Pods: []corev1.Pod{pod}}, o, time.Now()); len(steps) > 0 == noting {
-			t.Errorf("final status being stored %v: the steps are %v", noting, steps)
+	for _, saving := range []bool{true, false} {
+		r.SavingFinal = saving
+		if steps, _ := Steps(wire.Desired{Pods: []corev1.Pod{pod}}, o, time.Now()); len(steps) > 0 == saving {
+			t.Errorf("the final status is being stored: %v; the steps are %v", saving, steps)
 		}
 	}
 }
