@@ -48,7 +48,7 @@ func TestTheOldPasswordAllowsANewOne(t *testing.T) {
 		t.Error("after a changed password the API token is refused:", err)
 	}
 	if _, err := g.Login(ctx, "anna", goodPassword, "10.0.0.1"); !errors.Is(err, ErrUnauthenticated) {
-		t.Error("the old password is accepted:", err)
+		t.Error("the old password is accepted, want ErrUnauthenticated:", err)
 	}
 	_, err = g.Login(ctx, "anna", better, "10.0.0.1")
 	must(t, err)
@@ -70,7 +70,7 @@ func TestGuessingTheOldPasswordLocksTheUserOut(t *testing.T) {
 			}
 		}
 		if err := change(goodPassword, "10.0.0.3"); !errors.Is(err, ErrTooMany) {
-			t.Fatal("a guess from a third address:", err)
+			t.Fatal("a guess from a third address, want ErrTooMany:", err)
 		}
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.3"); err != nil {
 			t.Fatal("the owner cannot log in:", err)
@@ -95,14 +95,14 @@ func TestUsersManageTheirAPITokens(t *testing.T) {
 			must(t, err)
 		}
 		if _, err := g.CreateAPIToken(ctx, NewAPIToken{"olav", "one more", time.Hour}); !errors.Is(err, ErrConflict) {
-			t.Error("a token beyond the limit:", err)
+			t.Error("a token beyond the limit, want ErrConflict:", err)
 		}
 		hers, err := g.APITokensOf(ctx, "vera")
 		if err != nil || len(hers) != 1 || hers[0].Note != "hers" {
-			t.Fatalf("%+v %v", hers, err)
+			t.Fatalf("vera's tokens are %+v, want the one with the note hers: %v", hers, err)
 		}
 		if err := g.RevokeAPITokenOf(ctx, "olav", hers[0].ID); !errors.Is(err, store.ErrNotFound) {
-			t.Error("revoking another user's token:", err)
+			t.Error("revoking another user's token, want store.ErrNotFound:", err)
 		}
 		must(t, g.RevokeAPITokenOf(ctx, "vera", hers[0].ID))
 		if hers, _ := g.APITokensOf(ctx, "vera"); len(hers) != 0 {

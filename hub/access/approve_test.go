@@ -55,7 +55,7 @@ func TestJoiningNeedsApprovalWhereItIsRequired(t *testing.T) {
 				w := httptest.NewRecorder()
 				refuse(w, err)
 				if c.want != nil && !errors.Is(err, c.want) || w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
-					t.Errorf("%v: %d %s", err, w.Code, w.Body)
+					t.Errorf("%v: %d %s; want %v, %d, %q", err, w.Code, w.Body, c.want, c.code, c.says)
 				}
 				if (w.Header().Get("Retry-After") != "") != (c.code == http.StatusAccepted ||
 					c.code == http.StatusTooManyRequests) {
@@ -120,14 +120,14 @@ func TestRequestsOfOneTokenAreLimited(t *testing.T) {
 		}
 		var w *waiting
 		if err := ask(flooder); !errors.Is(err, ErrBusy) {
-			t.Error("the token's next request:", err)
+			t.Error("the token's next request, want ErrBusy:", err)
 		}
 		if err := ask(other); !errors.As(err, &w) {
 			t.Error("a request with another token:", err)
 		}
 		time.Sleep(requestEvery)
 		if err := ask(flooder); !errors.As(err, &w) {
-			t.Error("later:", err)
+			t.Error("the token's next request after a pause:", err)
 		}
 	})
 }
@@ -145,7 +145,7 @@ func TestWaitingIsRecordedOnce(t *testing.T) {
 	}
 	found, err := g.Store.FindAudits(t.Context(), store.AuditQuery{Resources: []string{"enrolments"}, Limit: 99})
 	if err != nil || len(found) != 1 || found[0].Code != http.StatusAccepted || found[0].Name != "pi-1" {
-		t.Errorf("%v %+v", err, found)
+		t.Errorf("the records of the waiting device are %+[2]v, want one: %[1]v", err, found)
 	}
 }
 

@@ -48,7 +48,7 @@ func TestCachedCallersStayAuthenticatedWithoutTheDatabase(t *testing.T) {
 		look := func(c credential) error {
 			u, err := g.lookUp(t.Context(), c, b.ask)
 			if err == nil && u.Name != "kari" {
-				t.Fatalf("found %+v", u)
+				t.Fatalf("the lookup found %+v, want kari", u)
 			}
 			return err
 		}
@@ -211,7 +211,7 @@ func TestARevocationClearsTheCallerCache(t *testing.T) {
 			b.fail(errAway)
 			for _, c := range []credential{c, late} {
 				if err := look(c); !errors.Is(err, store.ErrUnavailable) {
-					t.Errorf("%s: %v", c.secret, err)
+					t.Errorf("the revoked credential %s: %v, want ErrUnavailable", c.secret, err)
 				}
 			}
 		})

@@ -81,7 +81,7 @@ func TestOtherNetworksCannotLockAUserOut(t *testing.T) {
 			}
 		}
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.2"); !errors.Is(err, ErrTooMany) {
-			t.Error("a login from an unknown network:", err)
+			t.Error("a login from an unknown network, want ErrTooMany:", err)
 		}
 		time.Sleep(attemptWindow)
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.2"); err != nil {
@@ -106,7 +106,7 @@ func TestWrongTokensDoNotLockOutDevices(t *testing.T) {
 	}
 	for _, bad := range []string{wrong.Text(), unknown.Text(), "nonsense"} {
 		if _, err := g.Join(t.Context(), wire.JoinRequest{Token: bad, Node: "eve"}, "10.0.0.2"); !errors.Is(err, ErrTooMany) {
-			t.Error("a bad token beyond the limit:", err)
+			t.Error("a bad token beyond the limit, want ErrTooMany:", err)
 		}
 	}
 	before, err := g.Store.Audits(t.Context(), 1000)

@@ -84,7 +84,7 @@ func TestADeviceJoinsWithAToken(t *testing.T) {
 	audits, err := g.Store.Audits(t.Context(), 10)
 	if err != nil || len(audits) != 3 || audits[1].Who != k.ID || audits[1].Name != "pi-kiosk" ||
 		audits[1].Code != http.StatusCreated || audits[1].Source != "10.0.0.2" {
-		t.Fatalf("%+v %v", audits, err)
+		t.Fatalf("the audit is %+v, want three records, the second about the join of pi-kiosk: %v", audits, err)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestRefusedJoins(t *testing.T) {
 				}
 				audits, err := g.Store.Audits(t.Context(), 1)
 				if err != nil || len(audits) == 0 || audits[0].Code < 400 || audits[0].Message == "" {
-					t.Fatalf("%+v %v", audits, err)
+					t.Fatalf("the audit is %+v, want a refusal with its reason: %v", audits, err)
 				}
 			})
 		})
@@ -233,7 +233,7 @@ func TestARepeatedJoinNeedsNoSecondUse(t *testing.T) {
 		}
 	}
 	if _, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-2", m), "10.0.0.2"); !errors.Is(err, ErrForbidden) {
-		t.Fatal("a token with one use for a second node:", err)
+		t.Fatal("a token with one use for a second node, want ErrForbidden:", err)
 	}
 	row, err := g.Store.JoinToken(t.Context(), k.ID)
 	if err != nil || row.Used != 1 {
@@ -288,7 +288,7 @@ func TestRecordsOfGuessedTokensAreLimited(t *testing.T) {
 		}
 		wrong.Secret = newSecret()
 		if err := try(wrong, "10.0.0.2"); !errors.Is(err, ErrTooMany) {
-			t.Fatal("a guess beyond the token's limit:", err)
+			t.Fatal("a guess beyond the token's limit, want ErrTooMany:", err)
 		}
 		for range maxAttempts {
 			wrong.ID = newID()
@@ -296,7 +296,7 @@ func TestRecordsOfGuessedTokensAreLimited(t *testing.T) {
 		}
 		wrong.ID = newID()
 		if err := try(wrong, "10.0.0.66"); !errors.Is(err, ErrTooMany) {
-			t.Fatal("a guess beyond the address's limit:", err)
+			t.Fatal("a guess beyond the address's limit, want ErrTooMany:", err)
 		}
 		if err := try(token(t, g, NewJoinToken{}), "10.0.0.66"); err != nil {
 			t.Fatal("a good token from that address:", err)
@@ -329,10 +329,10 @@ func TestRenewal(t *testing.T) {
 			t.Fatal("an expired certificate authenticates a request", err)
 		}
 		if _, err := renew(thief); !errors.Is(err, ErrInvalid) {
-			t.Fatal("a renewal with another key:", err)
+			t.Fatal("a renewal with another key, want ErrInvalid:", err)
 		}
 		if _, err := g.Renew(t.Context(), wire.RenewRequest{CSR: m.csr(t)}, nil); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("a renewal without a certificate:", err)
+			t.Fatal("a renewal without a certificate, want ErrUnauthenticated:", err)
 		}
 		fresh, err := renew(m)
 		must(t, err)
@@ -355,7 +355,7 @@ func TestRenewal(t *testing.T) {
 		}
 		time.Sleep(pki.RenewalGrace)
 		if _, err := renew(m); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("a renewal after the grace period:", err)
+			t.Fatal("a renewal after the grace period, want ErrUnauthenticated:", err)
 		}
 	})
 }
@@ -417,7 +417,7 @@ func TestErrorsInATokenAreReportedTogether(t *testing.T) {
 		"no site":             {Uses: 1, Life: time.Hour},
 	} {
 		if _, err := g.CreateJoinToken(t.Context(), n); !errors.Is(err, ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
 }
@@ -496,7 +496,7 @@ func TestAnIncompleteRequestIsRefused(t *testing.T) {
 		var no wire.JoinRefusal
 		if err := json.Unmarshal(w.Body.Bytes(), &no); w.Code != http.StatusServiceUnavailable || err != nil ||
 			no.Error == "" {
-			t.Errorf("%s: %d %q", path, w.Code, w.Body)
+			t.Errorf("%s: %d %q; want 503 with an error", path, w.Code, w.Body)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func TestTheSetupLinkCreatesOneAdministrator(t *testing.T) {
 	g := guard(t, t.TempDir())
 	ctx := t.Context()
 	if err := g.Setup(ctx, "", NewUser{Name: "eve", Password: goodPassword}, "10.0.0.66"); !errors.Is(err, ErrForbidden) {
-		t.Fatal("a setup before the first link:", err)
+		t.Fatal("a setup before the first link, want ErrForbidden:", err)
 	}
 	older, err := g.SetupSecret(ctx)
 	must(t, err)
@@ -98,7 +98,7 @@ func TestGuessingTheSetupLinkLocksTheSourceOut(t *testing.T) {
 			t.Errorf("%d guesses were checked, want %d", checked, maxAttempts)
 		}
 		if err := setup(secret, "10.0.0.66"); !errors.Is(err, ErrTooMany) {
-			t.Error("the right password from a locked address:", err)
+			t.Error("the right password from a locked address, want ErrTooMany:", err)
 		}
 		if err := setup(secret, "10.0.0.1"); err != nil {
 			t.Error("the right password from another address:", err)
@@ -116,7 +116,7 @@ func TestWeakPasswordsAreRefused(t *testing.T) {
 	for _, p := range []string{goodPassword, "tr0ub4dor&3x", "blåbærsyltetøy", "Kaffee um sieben",
 		"anna likes green tea"} {
 		if err := checkStrength(p, "anna"); err != nil {
-			t.Errorf("%q: %v", p, err)
+			t.Errorf("the password %q is refused: %v", p, err)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestUserNamesAndRolesAreChecked(t *testing.T) {
 	for _, u := range []NewUser{{"", goodPassword, Admin}, {"Anna", goodPassword, Admin}, {"a b", goodPassword, Admin},
 		{"<img>", goodPassword, Admin}, {"anna", goodPassword, ""}, {"anna", goodPassword, Device}, {"anna", goodPassword, "root"}} {
 		if err := g.CreateUser(t.Context(), u); !errors.Is(err, ErrInvalid) {
-			t.Errorf("%+v: %v", u, err)
+			t.Errorf("the user %+v: %v, want ErrInvalid", u, err)
 		}
 	}
 	must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Viewer}))
@@ -152,7 +152,7 @@ func TestASessionAuthenticatesItsUserUntilItEnds(t *testing.T) {
 		u, err := g.Authenticate(with(c))
 		if err != nil || u.Name != "anna" || u.Role != Admin || u.Via != "session" || u.CSRF == "" ||
 			u.Source != "192.0.2.1" {
-			t.Fatalf("%+v %v", u, err)
+			t.Fatalf("the session's user is %+v, want anna with the role admin: %v", u, err)
 		}
 		other, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.1")
 		must(t, err)
@@ -160,10 +160,10 @@ func TestASessionAuthenticatesItsUserUntilItEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := g.Authenticate(with(other)); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("the session after a logout:", err)
+			t.Fatal("the session after a logout, want ErrUnauthenticated:", err)
 		}
 		if _, err := g.Authenticate(with(&http.Cookie{Name: Cookie, Value: "x"})); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("an invented session:", err)
+			t.Fatal("an invented session, want ErrUnauthenticated:", err)
 		}
 		if _, err := g.Authenticate(httptest.NewRequest(http.MethodGet, "https://hub/", nil)); !errors.Is(err,
 			ErrUnauthenticated) {
@@ -171,16 +171,16 @@ func TestASessionAuthenticatesItsUserUntilItEnds(t *testing.T) {
 		}
 		time.Sleep(sessionLife + time.Second)
 		if _, err := g.Authenticate(with(c)); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("the session after a day:", err)
+			t.Fatal("the session after a day, want ErrUnauthenticated:", err)
 		}
 		c, err = g.Login(t.Context(), "anna", goodPassword, "10.0.0.1")
 		must(t, err)
 		must(t, g.SetPassword(t.Context(), "anna", "another horse battery"))
 		if _, err := g.Authenticate(with(c)); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("the session after a new password:", err)
+			t.Fatal("the session after a new password, want ErrUnauthenticated:", err)
 		}
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.1"); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("the old password is accepted:", err)
+			t.Fatal("the old password is accepted, want ErrUnauthenticated:", err)
 		}
 	})
 }
@@ -278,7 +278,7 @@ func TestAnAPITokenAuthenticatesItsUserUntilItEnds(t *testing.T) {
 			"only the scheme": {"Bearer "},
 		} {
 			if err := bearer(header...); !errors.Is(err, ErrUnauthenticated) {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: %v, want ErrUnauthenticated", name, err)
 			}
 		}
 		// A valid cookie does not replace an invalid token.
@@ -296,26 +296,26 @@ func TestAnAPITokenAuthenticatesItsUserUntilItEnds(t *testing.T) {
 		}
 		must(t, g.RevokeAPIToken(ctx, parts[1]))
 		if err := bearer("Bearer " + token); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("revoked:", err)
+			t.Fatal("a revoked token, want ErrUnauthenticated:", err)
 		}
 		token, err = g.CreateAPIToken(ctx, NewAPIToken{"olav", "laptop", time.Hour})
 		must(t, err)
 		time.Sleep(time.Hour)
 		if err := bearer("Bearer " + token); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("ended:", err)
+			t.Fatal("an expired token, want ErrUnauthenticated:", err)
 		}
 		token, err = g.CreateAPIToken(ctx, NewAPIToken{"olav", "laptop", time.Hour})
 		must(t, err)
 		must(t, g.DeleteUser(ctx, "olav"))
 		if err := bearer("Bearer " + token); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("the token of a deleted user:", err)
+			t.Fatal("the token of a deleted user, want ErrUnauthenticated:", err)
 		}
 		if _, err := g.CreateAPIToken(ctx, NewAPIToken{"olav", "", time.Hour}); !errors.Is(err, store.ErrNotFound) {
 			t.Fatal(err)
 		}
 		must(t, g.CreateUser(ctx, NewUser{"olav", goodPassword, Operator}))
 		if err := bearer("Bearer " + token); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatal("a token of a deleted user after its name was created again:", err)
+			t.Fatal("a token of a deleted user after its name was created again, want ErrUnauthenticated:", err)
 		}
 		if _, err := g.CreateAPIToken(ctx, NewAPIToken{"olav", "", 0}); !errors.Is(err, ErrInvalid) {
 			t.Fatal(err)
@@ -332,19 +332,19 @@ func TestACertificateAuthenticatesUntilItsUserIsDeleted(t *testing.T) {
 	certs := certificates(t, string(chain))
 	u, err := g.Authenticate(from(certs))
 	if err != nil || u.Name != "anna" || u.Role != Operator || u.Via != "certificate" {
-		t.Fatalf("%+v %v", u, err)
+		t.Fatalf("the certificate's user is %+v, want anna with the role operator: %v", u, err)
 	}
 	foreign, err := pki.Open(t.TempDir())
 	must(t, err)
 	chain, _, err = foreign.IssueClient(pki.Admin, "anna", time.Hour)
 	must(t, err)
 	if _, err := g.Authenticate(from(certificates(t, string(chain)))); !errors.Is(err, ErrUnauthenticated) {
-		t.Fatal("a certificate of another authority:", err)
+		t.Fatal("a certificate of another authority, want ErrUnauthenticated:", err)
 	}
 	must(t, g.DeleteUser(ctx, "anna"))
 	if _, err := g.Authenticate(from(certs)); !errors.Is(err, ErrUnauthenticated) || !strings.Contains(err.Error(),
 		"kubeconfig") {
-		t.Fatal("revoked:", err)
+		t.Fatal("the certificate of a deleted user, want ErrUnauthenticated:", err)
 	}
 	time.Sleep(2 * time.Millisecond) // issue times have milliseconds
 	chain, _, err = g.Authority.IssueClient(pki.Admin, "anna", time.Hour)
@@ -370,7 +370,7 @@ func TestAKubeconfigOfAnyNameIsRevoked(t *testing.T) {
 	must(t, g.RevokeKubeconfigs(t.Context(), "kari"))
 	if _, err := g.Authenticate(from(lost)); !errors.Is(err, ErrUnauthenticated) || !strings.Contains(err.Error(),
 		"were revoked") {
-		t.Error("revoked:", err)
+		t.Error("a revoked certificate, want ErrUnauthenticated:", err)
 	}
 	must(t, g.MayObserve(t.Context(), observer))
 	time.Sleep(2 * time.Millisecond) // issue times have milliseconds
@@ -378,7 +378,7 @@ func TestAKubeconfigOfAnyNameIsRevoked(t *testing.T) {
 		t.Error("a certificate issued after the revocation:", err)
 	}
 	if err := g.RevokeKubeconfigs(t.Context(), ""); !errors.Is(err, ErrInvalid) {
-		t.Error("revoking certificates without a name:", err)
+		t.Error("revoking certificates without a name, want ErrInvalid:", err)
 	}
 }
 

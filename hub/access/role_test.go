@@ -22,7 +22,7 @@ func TestANewRoleAppliesAtOnce(t *testing.T) {
 		t.Errorf("the session's user after SetRole: %+v %v", u, err)
 	}
 	if u, err := g.Authenticate(from(certificates(t, string(chain)))); !errors.Is(err, ErrUnauthenticated) {
-		t.Errorf("the user of an earlier certificate: %+v %v", u, err)
+		t.Errorf("the user of an earlier certificate: %+v %v, want ErrUnauthenticated", u, err)
 	}
 	if err := g.SetRole(t.Context(), "anna", "king"); !errors.Is(err, ErrInvalid) {
 		t.Error(err)

@@ -88,7 +88,7 @@ func TestARequestEndsWithItsCredential(t *testing.T) {
 					open = append(open, r)
 				}
 				if n := len(g.watches.by); n != 1 {
-					t.Errorf("one credential of many requests is checked %d times", n)
+					t.Errorf("one credential of many requests is watched %d times, want once", n)
 				}
 				time.Sleep(3 * recheck)
 				tt.do(t, e)

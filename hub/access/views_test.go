@@ -48,6 +48,6 @@ func TestViewsAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 	if views, _ := g.Views(ctx, "anna"); len(views) != MaxViews-1 || views[0].Name != "view 01" {
-		t.Errorf("saving after a deletion: %v", views)
+		t.Errorf("after a deletion the views are %v, want all others", views)
 	}
 }

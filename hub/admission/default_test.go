@@ -143,11 +143,11 @@ spec:
 	if got := asYAML(t, d.Spec.Strategy) + asYAML(t, []int32{*d.Spec.Replicas, *d.Spec.RevisionHistoryLimit,
 		*d.Spec.ProgressDeadlineSeconds}); got !=
 		"rollingUpdate:\n  maxSurge: 25%\n  maxUnavailable: 25%\ntype: RollingUpdate\n- 1\n- 10\n- 600\n" {
-		t.Errorf("got:\n%s", got)
+		t.Errorf("the Deployment's defaults are\n%s", got)
 	}
 	ds := sample(t, state.DaemonSets).(*appsv1.DaemonSet)
 	if got := asYAML(t, ds.Spec.UpdateStrategy); got != "rollingUpdate:\n  maxSurge: 0\n  maxUnavailable: 1\ntype: RollingUpdate\n" {
-		t.Errorf("got:\n%s", got)
+		t.Errorf("the DaemonSet's defaults are\n%s", got)
 	}
 }
 

@@ -46,7 +46,7 @@ func TestAJobIsRefusedByItsField(t *testing.T) {
 		_, errs := Admit(j, nil, normal)
 		switch got := errs.ToAggregate(); {
 		case want == "" && got != nil:
-			t.Errorf("%s: %v", lines, got)
+			t.Errorf("%s is refused: %v", lines, got)
 		case want != "" && (got == nil || !strings.Contains(got.Error(), want)):
 			t.Errorf("%s: %v, want %q", lines, got, want)
 		}
@@ -83,7 +83,7 @@ func TestANewJobsNameMustFitALabel(t *testing.T) {
 		_, errs := Admit(j, nil, normal)
 		switch got := errs.ToAggregate(); {
 		case c.want == "" && got != nil:
-			t.Errorf("%s: %v", c.name, got)
+			t.Errorf("%s is refused: %v", c.name, got)
 		case c.want != "" && (got == nil || !strings.Contains(got.Error(), c.want)):
 			t.Errorf("%s: %v, want %q", c.name, got, c.want)
 		}
@@ -117,7 +117,7 @@ func TestAJobsTemplateIsImmutable(t *testing.T) {
 		"deadline":    func(j *batchv1.Job) { j.Spec.ActiveDeadlineSeconds = new(int64(5)) },
 	} {
 		if err := change(f); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("the %s of a Job cannot change: %v", name, err)
 		}
 	}
 	for name, f := range map[string]func(*batchv1.Job){
@@ -127,7 +127,7 @@ func TestAJobsTemplateIsImmutable(t *testing.T) {
 		"resources":   withRequests,
 	} {
 		if err := change(f); err == nil || !strings.Contains(err.Error(), "immutable") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("a change of a running Job's %s: %v, want immutable", name, err)
 		}
 	}
 	*old.Spec.Suspend = true
@@ -171,7 +171,7 @@ func TestACronJobIsRefusedByItsField(t *testing.T) {
 		_, errs := Admit(c, nil, normal)
 		switch got := errs.ToAggregate(); {
 		case want == "" && got != nil:
-			t.Errorf("%s: %v", lines, got)
+			t.Errorf("%s is refused: %v", lines, got)
 		case want != "" && (got == nil || !strings.Contains(got.Error(), want)):
 			t.Errorf("%s: %v, want %q", lines, got, want)
 		}

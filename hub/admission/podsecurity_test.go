@@ -99,7 +99,7 @@ func TestPodSecurity(t *testing.T) {
 				t.Errorf("a Deployment of the pod must only get a warning: %+v", of)
 			}
 			if why := MayCreate(pod, c.ns, c.s); c.want.Refused != "" && why != got.Refused {
-				t.Errorf("MayCreate: %q", why)
+				t.Errorf("MayCreate returns %q, want %q", why, got.Refused)
 			}
 		})
 	}

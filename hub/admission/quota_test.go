@@ -156,7 +156,7 @@ func TestALimitRangeOfPodsIsForTheirContainers(t *testing.T) {
 		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: amounts("memory", "50Mi"),
 			Limits: amounts("memory", "100Mi")}
 		if err := Complete(p, s); (err != nil) != c.refused {
-			t.Errorf("%+v: %v", c.item, err)
+			t.Errorf("the range %+v: %v, want refused: %t", c.item, err, c.refused)
 		}
 	}
 }

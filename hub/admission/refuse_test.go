@@ -157,7 +157,7 @@ func TestIgnoredFieldsCauseAWarning(t *testing.T) {
 	d := sample(t, state.Deployments).(*appsv1.Deployment)
 	d.Spec.Template.Spec = p.Spec
 	if got := Warnings(d); len(got) != len(want) || !strings.HasPrefix(got[0], "spec.template.spec.containers[0]") {
-		t.Errorf("got %q", got)
+		t.Errorf("the warnings about a workload are %q, want %d about spec.template.spec", got, len(want))
 	}
 }
 

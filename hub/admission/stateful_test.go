@@ -74,7 +74,7 @@ func TestAStatefulSetIsRefusedByItsField(t *testing.T) {
 		_, errs := Admit(aStatefulSet(t, lines), nil, normal)
 		switch got := errs.ToAggregate(); {
 		case want == "" && got != nil:
-			t.Errorf("%s: %v", lines, got)
+			t.Errorf("%s is refused: %v", lines, got)
 		case want != "" && (got == nil || !strings.Contains(got.Error(), want)):
 			t.Errorf("%s: %v, want %q", lines, got, want)
 		}
@@ -83,7 +83,7 @@ func TestAStatefulSetIsRefusedByItsField(t *testing.T) {
 		s := aStatefulSet(t, "replicas: 1")
 		s.Name = name
 		if _, errs := Admit(s, nil, normal); (len(errs) == 0) != fine {
-			t.Errorf("%s: %v", name, errs)
+			t.Errorf("the name %s: %v, want admitted: %t", name, errs, fine)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func TestMostFieldsOfAStatefulSetAreImmutable(t *testing.T) {
 		_, errs := Admit(aStatefulSet(t, lines), was, normal)
 		if (len(errs) == 0) != fine || !fine && !strings.Contains(errs.ToAggregate().Error(),
 			"updates to statefulset spec for fields other than 'replicas', 'ordinals',") {
-			t.Errorf("%s: %v", lines, errs)
+			t.Errorf("an update to %s: %v, want admitted: %t", lines, errs, fine)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func TestControllersAndPodTemplatesAreRefusedByTheirField(t *testing.T) {
 		_, errs := Admit(o, nil, normal)
 		switch got := errs.ToAggregate(); {
 		case c.want == "" && got != nil:
-			t.Errorf("%s: %v", c.lines, got)
+			t.Errorf("%s is refused: %v", c.lines, got)
 		case c.want != "" && (got == nil || !strings.Contains(got.Error(), c.want)):
 			t.Errorf("%s: %v, want %q", c.lines, got, c.want)
 		}
@@ -190,7 +190,7 @@ func TestRevisionsAreComparedByDecodedData(t *testing.T) {
 				Data: runtime.RawExtension{Raw: []byte(data)}, Revision: n}
 		}
 		if _, errs := Admit(revision(c.is, 2), revision(c.was, 1), normal); (len(errs) == 0) != c.same {
-			t.Errorf("%s: %v", c.name, errs.ToAggregate())
+			t.Errorf("%s: %v, want admitted: %t", c.name, errs.ToAggregate(), c.same)
 		}
 	}
 }

@@ -96,7 +96,7 @@ func TestANewRuleMustFitAnUnchangedPodSpec(t *testing.T) {
 		_, errs := Admit(is, was, normal)
 		if got := errs.ToAggregate(); got == nil || !strings.Contains(got.Error(), "spec.jobTemplate.spec."+name) ||
 			!strings.Contains(got.Error(), `"Never"`) {
-			t.Errorf("%s with restartPolicy OnFailure: %v", name, got)
+			t.Errorf("%s with restartPolicy OnFailure: %v, want an error that names Never", name, got)
 		}
 		is.Spec.JobTemplate.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
 		if _, errs := Admit(is, was, normal); len(errs) > 0 {

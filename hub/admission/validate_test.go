@@ -127,7 +127,7 @@ func TestInvalidPodSpecsAreRefused(t *testing.T) {
 			switch c.name {
 			case "a host path with dots", "a negative limit", "a privileged container without privilege escalation": // these have more than one error
 				if len(errs) < 2 {
-					t.Errorf("got %v", errs)
+					t.Errorf("the errors are %v, want several", errs)
 				}
 			default:
 				expect(t, errs, c.want)

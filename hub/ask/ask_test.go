@@ -95,7 +95,7 @@ func TestAFollowedLogRunsUntilItsReaderLeaves(t *testing.T) {
 		err := d.client.Logs(ctx, &corev1.Pod{Spec: corev1.PodSpec{NodeName: "pi-1"}},
 			corev1.PodLogOptions{Follow: true}, &bytes.Buffer{})
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Hour {
-			t.Errorf("the log ended after %s: %v", time.Since(began), err)
+			t.Errorf("the log ended after %s: %v, want after an hour", time.Since(began), err)
 		}
 		if last := d.types[len(d.types)-1]; last != wire.RequestCancel {
 			t.Errorf("the device received %v, want a cancel at the end", d.types)

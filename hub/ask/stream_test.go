@@ -270,7 +270,7 @@ func TestALostInputIsSentAgain(t *testing.T) {
 		began := time.Now()
 		if err := g.exec(t.Context(), ask.IO{Stdin: strings.NewReader("abc"), Stdout: &out}); err != nil ||
 			out.String() != "abc" {
-			t.Errorf("%q, %v", &out, err)
+			t.Errorf("the output is %q, want abc: %v", &out, err)
 		}
 		if took := time.Since(began); took != 15*time.Second { // probes after 5 s and after 10 s more
 			t.Errorf("the lost input arrived after %s, want 15s", took)
@@ -318,7 +318,7 @@ func TestASlowReaderSlowsTheDevice(t *testing.T) {
 		}
 		g.reply(id, wire.Reply{EOF: true})
 		if err := <-done; err != nil || w.got.Len() != wire.ReplyWindow {
-			t.Errorf("%d bytes, %v", w.got.Len(), err)
+			t.Errorf("the reader got %d bytes, want %d: %v", w.got.Len(), wire.ReplyWindow, err)
 		}
 	})
 }
@@ -401,7 +401,7 @@ func TestForward(t *testing.T) {
 			}()
 			got, err := io.ReadAll(c)
 			if err != nil || !bytes.Equal(got, sent) {
-				t.Errorf("%d bytes of %d, %v", len(got), len(sent), err)
+				t.Errorf("%d bytes of %d came back, or differ: %v", len(got), len(sent), err)
 			}
 			if err := c.Close(); err != nil {
 				t.Error(err)
@@ -441,7 +441,7 @@ func TestForward(t *testing.T) {
 			}
 			got, err := io.ReadAll(c)
 			if string(got) != "a" || err == nil || err.Error() != "connection reset by peer" {
-				t.Errorf("%q, %v", got, err)
+				t.Errorf("the connection returned %q, %v; want a and the reset", got, err)
 			}
 			_ = c.Close()
 		})
@@ -498,7 +498,7 @@ func TestUsage(t *testing.T) {
 			wg.Go(func() {
 				u, err := g.client.Usage(t.Context(), "pi-1")
 				if err != nil || u.Node.Cpu().MilliValue() != 250 || !u.Time.Equal(time.Now()) {
-					t.Errorf("%+v, %v", u, err)
+					t.Errorf("the usage is %+v, want 250m of cpu, measured now: %v", u, err)
 				}
 			})
 		}

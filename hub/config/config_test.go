@@ -43,7 +43,7 @@ func TestDefaultsAreKubernetes(t *testing.T) {
 		c.TerminatedPodGCThreshold != 1000 ||
 		c.SiteDisruptionPolicy != fleet.Evict || c.LeaseInterval != 10*time.Second || !c.RegisterNode ||
 		c.HTTPSListen != ":8443" || c.MQTTListen != ":8883" || c.MQTTDevListen != "" || c.DataDir != "/var/lib/flotilla/hub" {
-		t.Fatalf("%+v", c)
+		t.Fatalf("the defaults differ from Kubernetes': %+v", c)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestFlagsOverrideEnvironmentFileAndDefaults(t *testing.T) {
 	}
 	if c.LeaseInterval != 7*time.Second || c.NodeMonitorGracePeriod != 55*time.Second || c.NodeEvictionRate != 0.5 ||
 		c.NodeStartupGracePeriod != time.Minute || !c.RegisterNode {
-		t.Fatalf("%+v", c)
+		t.Fatalf("the wrong source applies: %+v", c)
 	}
 	var b strings.Builder
 	if err := c.Print(&b); err != nil {
@@ -89,12 +89,12 @@ func TestPodEvictionTimeoutSetsBothTolerations(t *testing.T) {
 	c, _, err := load(t, []string{"--pod-eviction-timeout=2m"},
 		[]string{"FLOTILLA_DEFAULT_NOT_READY_TOLERATION_SECONDS=30"})
 	if err != nil || c.DefaultNotReadyTolerationSeconds != 120 || c.DefaultUnreachableTolerationSeconds != 120 {
-		t.Fatalf("%v %+v", err, c)
+		t.Fatalf("error %v; want both tolerations at 120 s: %+v", err, c)
 	}
 	c, _, err = load(t, []string{"--default-unreachable-toleration-seconds=30"},
 		[]string{"FLOTILLA_POD_EVICTION_TIMEOUT=2m"})
 	if err != nil || c.DefaultNotReadyTolerationSeconds != 120 || c.DefaultUnreachableTolerationSeconds != 30 {
-		t.Fatalf("%v %+v", err, c)
+		t.Fatalf("error %v; want tolerations of 120 s and 30 s: %+v", err, c)
 	}
 }
 

@@ -17,7 +17,7 @@ func TestTheTimeOfSamplesIsLimited(t *testing.T) {
 		got, _, err := load(t, strings.Fields(c.args), nil)
 		if c.wrong == "" && (err != nil || got.History != c.want) || c.wrong != "" &&
 			(err == nil || !strings.Contains(err.Error(), c.wrong)) {
-			t.Errorf("%s: %v, %v", c.args, got.History, err)
+			t.Errorf("%s: history %v, error %v; want %v, %q", c.args, got.History, err, c.want, c.wrong)
 		}
 	}
 }

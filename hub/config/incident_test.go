@@ -26,7 +26,7 @@ func TestIncidentReceiversAreValidated(t *testing.T) {
 		t.Run(c.rule, func(t *testing.T) {
 			got, _, err := load(t, c.args, nil)
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-				t.Fatalf("%v", err)
+				t.Fatalf("error %v, want %q", err, c.want)
 			}
 			for _, s := range got.All() {
 				if strings.Contains(s.Value, "s3cret") {

@@ -39,11 +39,11 @@ func TestAPolicyFileReplacesTheSingleSettings(t *testing.T) {
 	want := policy.Default()
 	want.HostNetwork, want.Registries = true, []string{"docker.io"}
 	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(c.Policy(), want) {
-		t.Errorf("%+v, %v, %v", c.Policy(), warnings, err)
+		t.Errorf("the policy is %+v, warnings %v, error %v; want %+v", c.Policy(), warnings, err, want)
 	}
 	if _, warnings, err := load(t, nil, []string{"FLOTILLA_POLICY=" + write("podPidsLimit: 64")}); err != nil ||
 		len(warnings) != 1 || !strings.Contains(warnings[0], "podPidsLimit") {
-		t.Errorf("%v, %v", warnings, err)
+		t.Errorf("warnings %v, error %v; want one warning about podPidsLimit", warnings, err)
 	}
 	for name, bad := range map[string]struct {
 		args []string

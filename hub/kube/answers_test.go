@@ -52,7 +52,7 @@ func TestPatternMatchingUsesAFifthOfAProcessor(t *testing.T) {
 		leave = append(leave, l)
 	}
 	if _, err := s.enter(user(), "pi-1"); err == nil {
-		t.Error("a third query of one node")
+		t.Error("a third query of one node is accepted")
 	}
 	for i := range maxFilters - nodeFilters {
 		if _, err := s.enter(user(), fmt.Sprint("other-", i)); err != nil {
@@ -60,7 +60,7 @@ func TestPatternMatchingUsesAFifthOfAProcessor(t *testing.T) {
 		}
 	}
 	if _, err := s.enter(user(), "pi-9"); err == nil {
-		t.Error("a query over the hub's limit")
+		t.Error("a query over the hub's limit is accepted")
 	}
 	leave[0]()
 	if _, err := s.enter(user(), "pi-1"); err != nil {
@@ -86,7 +86,7 @@ func TestOneUserCannotTakeAllLogQueries(t *testing.T) {
 	}
 	for range 5 { // a refusal because of the node's limit does not count for the user
 		if _, err := s.enter("olav", "pi-9"); err == nil {
-			t.Error("three queries of one node")
+			t.Error("a third query of one node is accepted")
 		}
 	}
 	if _, err := s.enter("olav", "pi-8"); err != nil {
@@ -171,7 +171,7 @@ func TestUnreadListsShareAnEncoding(t *testing.T) {
 		// gets it.
 		f.touch(fakeNode("pi-1", ""), "a", "b")
 		if u := list("viewer"); u.Code != http.StatusTooManyRequests || u.Header().Get("Retry-After") == "" {
-			t.Errorf("the second answer of 20 MB for one user: %d %v", u.Code, u.Header())
+			t.Errorf("the second answer of 20 MB for one user: %d %v, want 429 with Retry-After", u.Code, u.Header())
 		}
 		if u := list("operator"); u.Code != http.StatusOK {
 			t.Errorf("list of another user: %d", u.Code)
@@ -205,11 +205,11 @@ func TestASingleAnswerMayExceedTheLimit(t *testing.T) {
 func TestAFailedListIsMadeAgain(t *testing.T) {
 	a := newAnswers()
 	if _, _, err := a.share("anna", "k", func() ([]byte, error) { return nil, errors.New("no") }); err == nil {
-		t.Error("made")
+		t.Error("a failure is not returned")
 	}
 	body, release, err := a.share("anna", "k", func() ([]byte, error) { return []byte("yes"), nil })
 	if err != nil || string(body) != "yes" {
-		t.Errorf("%s %v", body, err)
+		t.Errorf("the second try returned %s, want yes: %v", body, err)
 	}
 	release()
 }
@@ -240,7 +240,7 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 	anna()
 	other := must(list("anna", "nodes"))
 	if _, err := list("olav", "nodes"); err == nil || !strings.Contains(err.Error(), "of user olav, or") {
-		t.Errorf("second list for a user with an unread list: %v", err)
+		t.Errorf("second list for a user with an unread list: %v, want a refusal", err)
 	}
 	olav()
 	if _, err := list("olav", "nodes"); err == nil {
@@ -259,14 +259,14 @@ func TestUnreadAnswersCountForTheirUserOnly(t *testing.T) {
 			return large,
 				nil
 		}); err == nil || !strings.Contains(err.Error(), "of user kari, or") {
-			t.Errorf("second list for kari: %v", err)
+			t.Errorf("second list for kari: %v, want a refusal", err)
 		}
 	})
 	<-made
 	wg.Go(func() {
 		release, err := list("olav", "secrets")
 		if err != nil {
-			t.Error("another user's limit:", err)
+			t.Error("the limit of kari refuses olav:", err)
 			return
 		}
 		release()
@@ -299,7 +299,8 @@ func TestAnUncertainWriteHasNoRetryAfter(t *testing.T) {
 		w := r.do(s)
 		if w.Code != http.StatusGatewayTimeout || w.Header().Get("Retry-After") != "" ||
 			strings.Contains(w.Body.String(), "retryAfterSeconds") {
-			t.Errorf("%s %s: %d, Retry-After %q: %s", r.method, r.path, w.Code, w.Header().Get("Retry-After"), w.Body)
+			t.Errorf("%s %s: %d, Retry-After %q: %s; want 504 without Retry-After", r.method, r.path, w.Code,
+				w.Header().Get("Retry-After"), w.Body)
 		}
 	}
 }
@@ -315,7 +316,7 @@ func TestAStoppingHubAsksForARetry(t *testing.T) {
 		t.Helper()
 		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" ||
 			!strings.Contains(w.Body.String(), "the hub is stopping") {
-			t.Errorf("%s: code %d, Retry-After %q: %s", when, w.Code, w.Header().Get("Retry-After"), w.Body)
+			t.Errorf("%s: code %d, Retry-After %q: %s; want 503, 1", when, w.Code, w.Header().Get("Retry-After"), w.Body)
 		}
 	}
 	again("the control loop has ended", put.do(s))

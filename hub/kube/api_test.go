@@ -348,7 +348,7 @@ func TestWarningsAreLimited(t *testing.T) {
 		size := 0
 		for _, line := range w.Header()["Warning"] {
 			if size += len(line); !utf8.ValidString(line) {
-				t.Errorf("%s: %.20q", what, line)
+				t.Errorf("%s: a warning is cut within a character: %.20q", what, line)
 			}
 		}
 		more := strings.Contains(strings.Join(w.Header()["Warning"], ""), "more warnings are omitted")

@@ -58,7 +58,7 @@ func TestAChangeHasTheNameOfItsUser(t *testing.T) {
 	send(t, s, "POST", ns+"/configmaps", "", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"c-"}}`,
 		201, nil)
 	if len(f.history) != 1 || f.history[0].Change.By != "admin" {
-		t.Fatalf("%+v", f.history)
+		t.Fatalf("the changes are %+v, want one by admin", f.history)
 	}
 	if name := f.history[0].Key.Name; len(kept.rows) != 1 || kept.rows[0].Name != name || !strings.HasPrefix(name, "c-") {
 		t.Errorf("the change has the reason %q of %s", kept.lines, name)

@@ -64,7 +64,7 @@ func TestBodiesOfTooManyElements(t *testing.T) {
 			w := request{method: c.method, path: c.path, contentType: c.media, body: c.body}.do(s)
 			runtime.ReadMemStats(&after)
 			if w.Code != http.StatusBadRequest && w.Code != http.StatusRequestEntityTooLarge {
-				t.Errorf("%d %.300s", w.Code, w.Body)
+				t.Errorf("%d %.300s; want 400 or 413", w.Code, w.Body)
 			}
 			if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 32 {
 				t.Errorf("a body of %[2]d bytes must not allocate %[1]d MiB", took, len(c.body))
@@ -100,7 +100,7 @@ func TestPatchesAreReadWithTheSizeOfTheirObject(t *testing.T) {
 	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"large"},"data":{"a":"` +
 		strings.Repeat("x", 900_000) + `"}}`
 	if w := (request{method: "POST", path: ns + "/configmaps", body: body}).do(s); w.Code != http.StatusCreated {
-		t.Fatalf("%d %.300s", w.Code, w.Body)
+		t.Fatalf("%d %.300s; want 201", w.Code, w.Body)
 	}
 	c := &call{Server: s, verb: "patch", target: target{namespace: "default", name: "large"},
 		res: s.find(target{version: "v1", resource: "configmaps"})}
@@ -117,6 +117,6 @@ func TestErrorsDoNotQuoteLongPaths(t *testing.T) {
 	body := `[{"op":"add","path":"` + strings.Repeat("/a", 1_000_000) + `","value":1}]`
 	w := request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: body}.do(newServer(seeded()))
 	if w.Code != http.StatusUnprocessableEntity || w.Body.Len() > 8<<10 {
-		t.Errorf("%d, %d bytes: %.300s", w.Code, w.Body.Len(), w.Body)
+		t.Errorf("%d, %d bytes: %.300s; want 422 in at most 8 KiB", w.Code, w.Body.Len(), w.Body)
 	}
 }

@@ -23,7 +23,7 @@ func TestAPatchThatMakesALibraryPanicIsRefused(t *testing.T) {
 	} {
 		w := request{method: "PATCH", path: tt.path, contentType: tt.media, body: tt.body}.do(s)
 		if w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), "the patch cannot be applied") {
-			t.Errorf("%s: %d %.300s", tt.name, w.Code, w.Body)
+			t.Errorf("%s: %d %.300s; want 422 with %q", tt.name, w.Code, w.Body, "the patch cannot be applied")
 		}
 	}
 }
@@ -51,7 +51,7 @@ func TestABodyHasALimit(t *testing.T) {
 		{"PATCH", "/api/v1/nodes/pi-1", mp}, {"DELETE", ns + "/pods/kiosk-1", ""}} {
 		if w := (request{method: tt.method, path: tt.path, contentType: tt.media,
 			body: big}).do(s); w.Code != http.StatusRequestEntityTooLarge {
-			t.Errorf("%s %s: %d %.100s", tt.method, tt.path, w.Code, w.Body)
+			t.Errorf("%s %s: %d %.100s; want 413", tt.method, tt.path, w.Code, w.Body)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestAPatchKeepsTheName(t *testing.T) {
 	for _, body := range []string{`{"metadata":{"name":"another"}}`, `{"metadata":{"namespace":"kube-system"}}`} {
 		if w := (request{method: "PATCH", path: ns + "/pods/kiosk-1", contentType: mp,
 			body: body}).do(s); w.Code != http.StatusBadRequest {
-			t.Errorf("%s: %d %.200s", body, w.Code, w.Body)
+			t.Errorf("%s: %d %.200s; want 400", body, w.Code, w.Body)
 		}
 	}
 }
@@ -130,13 +130,13 @@ func TestARecordHasAuthenticationCodeAndReason(t *testing.T) {
 		r := httptest.NewRequest(http.MethodDelete, ns+"/pods/kiosk-1", nil)
 		c := &call{Server: s, w: httptest.NewRecorder(), r: r, user: access.User{Name: "anna", Via: via}}
 		if row := c.row("", nil); row.Via != want || row.Who != "anna" || row.Code != 200 || row.Source == "" {
-			t.Errorf("%q: %+v", via, row)
+			t.Errorf("the record is %+v, want %q and code 200 for anna", row, want)
 		}
 	}
 	r := httptest.NewRequest(http.MethodGet, "/api/v1/nodes", nil)
 	r.Header.Set("Authorization", "Bearer nonsense")
 	s.ServeHTTP(httptest.NewRecorder(), r)
 	if len(kept.rows) != 1 || kept.rows[0].Code != http.StatusUnauthorized || kept.rows[0].Message == "" {
-		t.Errorf("%+v", kept.rows)
+		t.Errorf("the records are %+v, want one with 401 and a message", kept.rows)
 	}
 }

@@ -157,7 +157,7 @@ func TestInformers(t *testing.T) {
 			p.await("delete pod late")
 			lists, streams := asked.begun()
 			if c.watchList && (lists != 0 || streams != 1) || !c.watchList && (lists != 1 || streams != 0) {
-				t.Errorf("nodes were read by %d lists and %d watches", lists, streams)
+				t.Errorf("nodes were read by %d lists and %d watches, want one in total", lists, streams)
 			}
 			// More changes at once than the history holds: watches must begin again, and still
 			// receive every change, deletions too.

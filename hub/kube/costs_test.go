@@ -81,7 +81,7 @@ func TestCostlyRequestsOfAnOperator(t *testing.T) {
 			rev := f.Snapshot().Revision
 			w := request{method: c.method, path: c.path, contentType: c.media, body: c.body}.do(newServer(f))
 			if w.Code < 400 || w.Code > 422 || f.Snapshot().Revision != rev {
-				t.Errorf("%d %.300s", w.Code, w.Body)
+				t.Errorf("%d %.300s; want a refusal that changes nothing", w.Code, w.Body)
 			}
 			if w.Code == http.StatusNotFound || w.Code == http.StatusUnsupportedMediaType {
 				t.Errorf("the test does not reach its check: %d %.300s", w.Code, w.Body)

@@ -68,7 +68,7 @@ func read(t *testing.T, h http.Handler, path, accept string, into any) {
 	t.Helper()
 	w := request{method: "GET", path: path, accept: accept}.do(h)
 	if w.Code != http.StatusOK {
-		t.Fatalf("GET %s: %d %s", path, w.Code, w.Body)
+		t.Fatalf("GET %s: %d %s; want 200", path, w.Code, w.Body)
 	}
 	if err := json.Unmarshal(w.Body.Bytes(), into); err != nil {
 		t.Fatalf("GET %s: %v", path, err)

@@ -79,7 +79,7 @@ func TestProtobufBothWays(t *testing.T) {
 		t.Errorf("the list has %d nodes", len(got.Items))
 	}
 	if got := send("GET", "/api/v1/nodes/nope", nil).(*metav1.Status); got.Code != 404 {
-		t.Errorf("got %+v", got)
+		t.Errorf("a missing node is answered %+v, want 404", got)
 	}
 	grace := int64(0)
 	opts := &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"},

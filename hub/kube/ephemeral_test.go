@@ -23,7 +23,8 @@ func TestEphemeralContainersAreAddedByTheirOwnPath(t *testing.T) {
 	send(t, s, "PATCH", path, smp, `{"spec":{"ephemeralContainers":[{"name":"debugger-x","image":"busybox","stdin":true,"tty":true,"resources":{},"terminationMessagePolicy":"File"}]}}`, 200, &p)
 	if len(p.Spec.EphemeralContainers) != 1 || p.Generation != before+1 ||
 		p.Spec.EphemeralContainers[0].ImagePullPolicy != corev1.PullAlways {
-		t.Fatalf("generation %d, was %d: %+v", p.Generation, before, p.Spec.EphemeralContainers)
+		t.Fatalf("generation %d, want %d with one defaulted container: %+v", p.Generation, before+1,
+			p.Spec.EphemeralContainers)
 	}
 	p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers,
 		corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "second", Image: "b:1"}})
@@ -32,7 +33,7 @@ func TestEphemeralContainersAreAddedByTheirOwnPath(t *testing.T) {
 	p = corev1.Pod{}
 	send(t, s, "PUT", path, "", string(body), 200, &p)
 	if len(p.Spec.EphemeralContainers) != 2 || p.Labels["changed"] != "" || p.Spec.Containers[0].Image == "changed" {
-		t.Errorf("labels %v, %+v", p.Labels, p.Spec)
+		t.Errorf("another field has changed, or no container is added: labels %v, %+v", p.Labels, p.Spec)
 	}
 	stale := string(body)
 	send(t, s, "PUT", path, "", stale, 409, nil)

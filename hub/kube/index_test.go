@@ -16,7 +16,7 @@ func indexOf(t *testing.T, s *Server, role string) []string {
 	var got metav1.RootPaths
 	w := request{role: role, method: "GET", path: "/", accept: "application/json, */*"}.do(s)
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK {
-		t.Fatalf("%s: %d %v %s", role, w.Code, err, w.Body)
+		t.Fatalf("%s: %d %v %s; want 200", role, w.Code, err, w.Body)
 	}
 	return got.Paths
 }
@@ -60,10 +60,10 @@ func TestTheIndexListsExistingPaths(t *testing.T) {
 		}
 	}
 	if w := (request{role: "nobody", method: "GET", path: "/"}).do(s); w.Code != http.StatusUnauthorized {
-		t.Errorf("index without authentication: %d", w.Code)
+		t.Errorf("index without authentication: %d; want 401", w.Code)
 	}
 	if w := (request{method: "GET", path: "/", as: "kari"}).do(s); w.Code != http.StatusForbidden {
-		t.Errorf("impersonation: %d %s", w.Code, w.Body)
+		t.Errorf("impersonation: %d %s; want 403", w.Code, w.Body)
 	}
 }
 

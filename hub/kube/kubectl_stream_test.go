@@ -126,7 +126,7 @@ func (k *streamer) terminal(t *testing.T) {
 	s.Await("^C\r\n")      // the shell's echo: cat no longer reads the input
 	s.Say("exit 5\r")
 	if rest, code := s.End(); code != 5 || !strings.Contains(rest, "command terminated with exit code 5") {
-		t.Errorf("exit %d: %q", code, rest)
+		t.Errorf("exit %d, want 5: %q", code, rest)
 	}
 }
 
@@ -136,7 +136,7 @@ func (k *streamer) attach(t *testing.T) {
 	s.Await("attached to main of kiosk-1\nhello\n")
 	s.Say("end\n")
 	if rest, code := s.End(); code != 0 || rest != "end\n" {
-		t.Errorf("exit %d: %q", code, rest)
+		t.Errorf("exit %d, want 0 after end: %q", code, rest)
 	}
 }
 
@@ -200,7 +200,7 @@ func (k *streamer) forward(t *testing.T) {
 	}
 	s.Signal(os.Interrupt)
 	if rest, code := s.End(); code > 0 {
-		t.Errorf("exit %d: %s", code, rest)
+		t.Errorf("exit %d after an interrupt, want 0: %s", code, rest)
 	}
 	// kubectl ends when the port has no listener, and prints the reason.
 	s = kubectltest.Start(t, k.program, k.config, "port-forward", "--address", "127.0.0.1", "pod/kiosk-1", ":1")
@@ -209,6 +209,6 @@ func (k *streamer) forward(t *testing.T) {
 		t.Error("a port without a listener must not answer")
 	}
 	if rest, code := s.End(); code != 1 || !strings.Contains(rest, "connection refused") {
-		t.Errorf("exit %d: %s", code, rest)
+		t.Errorf("exit %d, want 1 with the refused connection: %s", code, rest)
 	}
 }

@@ -246,7 +246,7 @@ func TestOnlyAFailedLogIsLogged(t *testing.T) {
 		w := &logReader{httptest.NewRecorder(), c.takes}
 		s.ServeHTTP(w, r)
 		if got := strings.Count(w.Body.String(), "a line"); got != min(c.takes, 3) {
-			t.Errorf("%s: read %d lines: code %d %s", c.name, got, w.Code, w.Body)
+			t.Errorf("%s: read %d lines: code %d %s; want %d lines", c.name, got, w.Code, w.Body, min(c.takes, 3))
 		}
 		if logged := strings.Contains(log.String(), "copy a log"); logged != c.logged {
 			t.Errorf("%s: the hub logs %q", c.name, log.String())

@@ -63,7 +63,7 @@ func TestThePodSecurityOfANamespace(t *testing.T) {
 		"application/json", web("w", ","+port), 201, "", `would violate PodSecurity \"restricted:latest\": hostPort`)
 	if last := audit.lines[len(audit.lines)-1]; !strings.HasPrefix(last,
 		`admin create deployments shop/w (would violate PodSecurity "restricted:latest": `) {
-		t.Errorf("records in the audit: %q", last)
+		t.Errorf("the last record in the audit is %q, want the violation", last)
 	}
 	expect("an invalid second label", "PATCH", ns, mp,
 		`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"none"}}}`, 422, "must be one of", "")

@@ -37,7 +37,7 @@ func TestTheOlderFormsDifferOnlyInTheirVersion(t *testing.T) {
 	same := func(t *testing.T, v1, v1beta1 string) {
 		t.Helper()
 		if !strings.Contains(v1, newer) || strings.Contains(v1beta1, newer) {
-			t.Errorf("v1: %.200s\nv1beta1: %.200s", v1, v1beta1)
+			t.Errorf("only v1 may have the newer form\nv1: %.200s\nv1beta1: %.200s", v1, v1beta1)
 		}
 		if want := strings.ReplaceAll(v1, newer, older); want != v1beta1 {
 			t.Errorf("got  %s\nwant %s", v1beta1, want)
@@ -58,7 +58,7 @@ func TestTheOlderFormsDifferOnlyInTheirVersion(t *testing.T) {
 			get := func(version string) string {
 				w := request{method: "GET", path: c.path, accept: accept(c.as, version)}.do(s)
 				if w.Code != 200 {
-					t.Fatalf("%s: %d %s", version, w.Code, w.Body)
+					t.Fatalf("%s: %d %s; want 200", version, w.Code, w.Body)
 				}
 				return w.Body.String()
 			}
@@ -97,7 +97,7 @@ func TestTheOlderFormsDifferOnlyInTheirVersion(t *testing.T) {
 		var list metav1beta1.PartialObjectMetadataList
 		if err := list.Unmarshal(u.Raw); err != nil || len(list.Items) != 1 || list.Items[0].Name != "pi-1" ||
 			list.Continue == "" {
-			t.Errorf("%v %+v", err, list)
+			t.Errorf("the list cannot be decoded (%v), or is not the first page: %+v", err, list)
 		}
 	})
 }
@@ -214,7 +214,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 				defer w.cancel()
 				got := protoEvents(t, w.take())
 				if len(got) != 1 || got[0].GetObjectKind().GroupVersionKind() != r.GroupVersionKind {
-					t.Errorf("%s: %+v", r.Plural, got)
+					t.Errorf("%s: the events are %+v, want one bookmark of the kind", r.Plural, got)
 				}
 			})
 		}
@@ -227,7 +227,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 			"/api/v1/pods?watch=1":                      resource.MediaYAML,
 		} {
 			if w := (request{method: "GET", path: path, accept: accept}).do(s); w.Code != http.StatusNotAcceptable {
-				t.Errorf("%s of %s: %d", path, accept, w.Code)
+				t.Errorf("%s of %s: %d; want 406", path, accept, w.Code)
 			}
 		}
 	})
@@ -251,7 +251,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 				t.Fatalf("%d %v %.100q", kind, err, b)
 			}
 			if o, _, err := resource.ProtoCodec.Decode(e.Object.Raw, nil, nil); err != nil || o.(*corev1.Node).Name != want {
-				t.Errorf("got %v of %v, want %s", err, o, want)
+				t.Errorf("the event has %[2]v, want node %[3]s: %[1]v", err, o, want)
 			}
 		}
 	})

@@ -72,7 +72,7 @@ func TestPodProxy(t *testing.T) {
 			}
 			if h := got.Header; h.Get("Set-Cookie") != "" || h.Get("Content-Security-Policy") != "sandbox" ||
 				len(h["Cache-Control"]) != 1 || h.Get("Cache-Control") == "public" || h.Get("X-Kiosk") != "" {
-				t.Errorf("a browser gets the headers %v", h)
+				t.Errorf("a browser gets the headers %v, want the hub's own only", h)
 			}
 		})
 	}
@@ -143,7 +143,7 @@ func TestHeadersOfAPodsAnswer(t *testing.T) {
 			}
 			defer answer.Body.Close()
 			if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "<script>" {
-				t.Errorf("%q, %v", body, err)
+				t.Errorf("the body is %q, want <script>: %v", body, err)
 			}
 			for _, name := range acts {
 				if v := answer.Header.Values(name); len(v) > 0 {
@@ -160,7 +160,7 @@ func TestHeadersOfAPodsAnswer(t *testing.T) {
 			if tt.want != "" {
 				want["Location"] = above + tt.want
 			} else if l := answer.Header.Get("Location"); l != "" {
-				t.Errorf("Location: %s", l)
+				t.Errorf("the client gets the Location %s, want none", l)
 			}
 			for name, value := range want {
 				if v := answer.Header.Values(name); len(v) != 1 || v[0] != value {

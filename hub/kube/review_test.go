@@ -60,7 +60,7 @@ func TestReviewsOfOthers(t *testing.T) {
 			var r authzv1.SubjectAccessReview
 			_ = json.Unmarshal(w.Body.Bytes(), &r)
 			if w.Code != c.code || r.Status.Allowed != c.allowed || !strings.Contains(w.Body.String(), c.want) {
-				t.Errorf("%d %s", w.Code, w.Body)
+				t.Errorf("%d %s; want %d, allowed %t, with %q", w.Code, w.Body, c.code, c.allowed, c.want)
 			}
 		})
 	}

@@ -127,7 +127,7 @@ func TestAnApplyThatCreatesNeedsTheRightToCreate(t *testing.T) {
 		w := request{method: "PATCH", path: c.path + "?fieldManager=" + c.role, contentType: "application/apply-patch+yaml",
 			body: c.body, role: c.role}.do(s)
 		if w.Code != c.code || !strings.Contains(w.Body.String(), c.says) {
-			t.Errorf("%s applies %s: %d %s", c.role, c.path, w.Code, w.Body)
+			t.Errorf("%s applies %s: %d %s; want %d with %q", c.role, c.path, w.Code, w.Body, c.code, c.says)
 		}
 	}
 }

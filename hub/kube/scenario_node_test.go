@@ -73,21 +73,21 @@ func TestScenarioLifecycleOfANode(t *testing.T) {
 		send(t, s, "POST", all, "", body(made), 409, nil)
 		send(t, s, "GET", one, "", "", 200, &n)
 		if !n.Spec.Unschedulable || state.ReadyOf(&n) != corev1.ConditionTrue || n.UID == "" {
-			t.Errorf("made %+v", n)
+			t.Errorf("the new node is %+v, want it unschedulable and Ready", n)
 		}
 		send(t, s, "PATCH", one, smp, `{"metadata":{"labels":{"e2e":"patched"}},"spec":{"unschedulable":true}}`, 200, &n)
 		var list corev1.NodeList
 		send(t, s, "GET", all+"?labelSelector=e2e%3Dpatched", "", "", 200, &list)
 		if len(list.Items) != 1 || list.Items[0].Name != "e2e-node" {
-			t.Errorf("list by the label: %v", list.Items)
+			t.Errorf("the label selects %v, want e2e-node", list.Items)
 		}
 		n.Labels["e2e"], n.Spec.Unschedulable = "updated", false
 		send(t, s, "PUT", one, "", body(n), 200, &n)
 		if n.Labels["e2e"] != "updated" || n.Spec.Unschedulable {
-			t.Errorf("updated %+v", n)
+			t.Errorf("the updated node is %+v, want the new label and schedulable", n)
 		}
 		if send(t, s, "GET", all+"?labelSelector=e2e%3Dpatched", "", "", 200, &list); len(list.Items) != 0 {
-			t.Errorf("list by the old label: %v", list.Items)
+			t.Errorf("the old label selects %v, want nothing", list.Items)
 		}
 		send(t, s, "DELETE", one, "", "", 200, nil)
 		send(t, s, "GET", one, "", "", 404, nil)

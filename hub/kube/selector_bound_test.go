@@ -39,7 +39,7 @@ func TestTheRequirementsOfASelectorAreLimited(t *testing.T) {
 			w := httptest.NewRecorder()
 			s.ServeHTTP(w, r)
 			if w.Code != tt.code || tt.code == 400 && !strings.Contains(w.Body.String(), "257 requirements") {
-				t.Errorf("%s: %d %.300s", tt.name, w.Code, w.Body)
+				t.Errorf("%s: %d %.300s; want %d", tt.name, w.Code, w.Body, tt.code)
 			}
 		}
 	}

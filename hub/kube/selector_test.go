@@ -79,7 +79,7 @@ func TestFieldSelectorsOfOtherKinds(t *testing.T) {
 		var list struct{ Items []struct{} }
 		send(t, s, "GET", path+"?fieldSelector="+url.QueryEscape(selector), "", "", 200, &list)
 		if len(list.Items) != 0 {
-			t.Errorf("%s with %s lists %d", path, selector, len(list.Items))
+			t.Errorf("%s with %s lists %d objects, want none", path, selector, len(list.Items))
 		}
 	}
 }

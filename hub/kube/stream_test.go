@@ -78,7 +78,7 @@ func TestAStreamNeedsTheRightToCreate(t *testing.T) {
 	s.Allow = func(_ access.Role, verb, _ string) bool { return verb == "get" }
 	for _, sub := range []string{"exec?command=a&stdout=1", "attach?stdout=1", "portforward"} {
 		if w := (request{method: "GET", path: ns + "/pods/kiosk-1/" + sub}).do(s); w.Code != http.StatusForbidden {
-			t.Errorf("%s: %d %s", sub, w.Code, w.Body)
+			t.Errorf("%s: %d %s; want 403", sub, w.Code, w.Body)
 		}
 	}
 }
@@ -160,19 +160,19 @@ func TestOptionsReachTheDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, st := outcome(t, conn); st.Reason != "NonZeroExitCode" {
-		t.Errorf("the command ended with %+v", st)
+		t.Errorf("the command ended with %+v, want NonZeroExitCode", st)
 	}
 	o := <-a.exec
 	if o.Container != "main" || strings.Join(o.Command, "|") != "sh|-c|a b" || !o.Stdin || !o.Stdout ||
 		o.Stderr || !o.TTY {
-		t.Errorf("the device received %+v", o)
+		t.Errorf("the device received %+v, want stdin, stdout and a terminal for main", o)
 	}
 	if conn, _, err = dialCommand(t, srv, "/pods/kiosk-1/attach?container=main&stderr=1", nil); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = outcome(t, conn)
 	if o := <-a.attach; o.Container != "main" || o.Stdin || o.Stdout || !o.Stderr || o.TTY {
-		t.Errorf("the device received %+v", o)
+		t.Errorf("the device received %+v, want only stderr of main", o)
 	}
 	want := []string{"operator create pods/exec default/kiosk-1 container main sh -c a b done",
 		"operator create pods/attach default/kiosk-1 container main done"}
@@ -185,7 +185,7 @@ func TestTheAuditCutsLongCommands(t *testing.T) {
 	got := describeStream(&corev1.PodExecOptions{Container: "main", Command: []string{"sh", "-c",
 		strings.Repeat("é", 5000), "\xff"}})
 	if !strings.HasPrefix(got, "container main sh -c éé") || len(got) > 1010 || !utf8.ValidString(got) {
-		t.Errorf("%d bytes: %.100s", len(got), got)
+		t.Errorf("the audit describes the command in %d bytes, want at most 1010 of text: %.100s", len(got), got)
 	}
 }
 
@@ -200,7 +200,7 @@ func TestAnErrorOfTheDeviceNamesThePod(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, st := outcome(t, conn); st.Message != "pod default/kiosk-1: exec of node pi-1: the device's response was interrupted" {
-		t.Errorf("the command ended with %+v", st)
+		t.Errorf("the command ended with %+v, want an error with the pod's name", st)
 	}
 }
 
@@ -271,10 +271,10 @@ func TestSessionsAreBounded(t *testing.T) {
 		t.Errorf("session over the limit of %d: %v", maxSessions, err)
 	}
 	if w := (request{method: "GET", path: ns + "/pods/kiosk-1/log?follow=1"}).do(s); w.Code != http.StatusTooManyRequests {
-		t.Errorf("followed log over the limit of sessions: %d %s", w.Code, w.Body)
+		t.Errorf("followed log over the limit of sessions: %d %s; want 429", w.Code, w.Body)
 	}
 	if w := (request{method: "GET", path: ns + "/pods/kiosk-1/log"}).do(s); w.Code != http.StatusOK {
-		t.Errorf("a log that ends must not count as a session: %d %s", w.Code, w.Body)
+		t.Errorf("a log that ends must not count as a session: %d %s; want 200", w.Code, w.Body)
 	}
 	_ = conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -309,7 +309,7 @@ func TestAShutdownEndsSessions(t *testing.T) {
 		over <- err
 	}()
 	if _, st := outcome(t, conn); st.Message != "the hub is shutting down" {
-		t.Errorf("the command ended with %+v", st)
+		t.Errorf("the command ended with %+v, want the shutdown as the reason", st)
 	}
 	if err := <-over; err != nil {
 		t.Error(err)

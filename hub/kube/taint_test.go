@@ -31,7 +31,7 @@ func TestARewrittenTaintKeepsItsTime(t *testing.T) {
 			send(t, s, "PATCH", c.path, c.contentType, c.body, 200, &n)
 			at := n.Spec.Taints[0].TimeAdded
 			if kept := at != nil && at.UTC().Format("2006-01-02T15:04:05Z") == added; kept != c.kept {
-				t.Errorf("added %v", at)
+				t.Errorf("the taint has the time %v, want it kept: %v", at, c.kept)
 			}
 		})
 	}

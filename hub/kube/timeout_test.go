@@ -27,11 +27,11 @@ func TestATimeoutIsADuration(t *testing.T) {
 			body: `{"metadata":{"name":"late"}}`}.do(s)
 		if w.Code != c.code || c.code == http.StatusBadRequest &&
 			!strings.Contains(w.Body.String(), "invalid timeout specified in the request URL - time: ") {
-			t.Errorf("%s %s: %d %s", c.method, c.path, w.Code, w.Body)
+			t.Errorf("%s %s: %d %s; want %d", c.method, c.path, w.Code, w.Body, c.code)
 		}
 	}
 	if w := (request{method: "GET", path: ns + "/late"}).do(s); w.Code != http.StatusNotFound {
-		t.Errorf("a refused request must not create the object: %d", w.Code)
+		t.Errorf("a refused request must not create the object: %d; want 404", w.Code)
 	}
 }
 
@@ -41,7 +41,7 @@ func TestWatchFalseIsAList(t *testing.T) {
 	for _, no := range []string{"false", "False", "FALSE", "0"} {
 		w := request{method: "GET", path: "/api/v1/nodes?timeoutSeconds=1&watch=" + no}.do(s)
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"NodeList"`) {
-			t.Errorf("watch=%s: %d %.80s", no, w.Code, w.Body)
+			t.Errorf("watch=%s: %d %.80s; want a list", no, w.Code, w.Body)
 		}
 		w = request{method: "GET", path: "/api/v1/nodes/pi-1?pretty=" + no}.do(s)
 		if strings.Contains(w.Body.String(), "\n  ") {
@@ -58,10 +58,10 @@ func TestFalseInQueries(t *testing.T) {
 			q.Set(name, no)
 		}
 		if o, errs := logOptions(q); o.Follow || o.Previous || o.Timestamps || len(errs) > 0 {
-			t.Errorf("%s: %+v, %v", no, o, errs)
+			t.Errorf("%s: the options are %+v, want all off: %v", no, o, errs)
 		}
 		if o, err := streamOptions(q, "exec"); err != nil || !o.Stdout || o.Stdin || o.Stderr || o.TTY {
-			t.Errorf("%s: %+v, %v", no, o, err)
+			t.Errorf("%s: the options are %+v, want only stdout: %v", no, o, err)
 		}
 	}
 }

@@ -60,14 +60,14 @@ func TestLateMeasurementsAreLeftOut(t *testing.T) {
 			names = append(names, item.Name)
 		}
 		if took := time.Since(began); len(names) != 2 || names[0] != "quick" || names[1] != "slow" || took != measureTimeout {
-			t.Errorf("measurements after %s: %v", took, names)
+			t.Errorf("the measurements after %s are %v, want quick and slow", took, names)
 		}
 		if len(m.asked) != 3 {
-			t.Errorf("requests were sent to %v", m.asked)
+			t.Errorf("requests were sent to %v, want three devices", m.asked)
 		}
 		for _, node := range []string{"stuck", "silent"} {
 			if w := get("/" + node); w.Code != 404 {
-				t.Errorf("%s: %d %s", node, w.Code, w.Body)
+				t.Errorf("%s: %d %s; want 404", node, w.Code, w.Body)
 			}
 		}
 	})

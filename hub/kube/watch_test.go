@@ -289,7 +289,7 @@ func TestAWatchOlderThanTheHistoryExpires(t *testing.T) {
 		defer w.cancel()
 		frames := w.expect("ERROR")
 		if o := frames[0].Object; o.Code != 410 || o.Reason != "Expired" || o.Message != "too old resource version: 4 (10)" {
-			t.Errorf("got %d %s %q", o.Code, o.Reason, o.Message)
+			t.Errorf("the watch ends with %d %s %q, want 410 Expired", o.Code, o.Reason, o.Message)
 		}
 		if !w.ended() {
 			t.Error("the stream must end")

@@ -62,7 +62,7 @@ func TestABrowserWatchesOverAWebSocket(t *testing.T) {
 	}
 	f.touch(fakeNode("pi-1", ""), "a", "b")
 	if got := receive(t, conn); !strings.HasPrefix(got, `{"type":"MODIFIED"`) {
-		t.Errorf("got %q", got)
+		t.Errorf("the change arrives as %q, want MODIFIED", got)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestACookieOpensAWebSocketForOurOwnPageOnly(t *testing.T) {
 				_ = conn.Close()
 			}
 			if may != (err == nil) || !may && answer.StatusCode != http.StatusForbidden {
-				t.Errorf("a page of %q opens %s: %v", origin, path, err)
+				t.Errorf("a page of %q opens %s: %v, want allowed: %v", origin, path, err, may)
 			}
 		}
 	}

@@ -124,14 +124,14 @@ func TestFieldsThatOnlyTheServerSets(t *testing.T) {
 		`{"metadata":{"creationTimestamp":"2001-01-01T00:00:00Z","labels":{"a":"b"}}}`, 200, &n)
 	send(t, s, "PATCH", "/api/v1/nodes/pi-1", mp, `{"metadata":{"deletionTimestamp":"2001-01-01T00:00:00Z"}}`, 422, nil)
 	if !n.CreationTimestamp.Time.Equal(fakeStart) || n.DeletionTimestamp != nil {
-		t.Errorf("the node was created %v and deleted %v", n.CreationTimestamp, n.DeletionTimestamp)
+		t.Errorf("the node was created %v and deleted %v, want the server's times", n.CreationTimestamp, n.DeletionTimestamp)
 	}
 	var cm corev1.ConfigMap
 	send(t, s, "POST", ns+"/configmaps", "",
 		`{"metadata":{"generateName":"c-","uid":"x","generation":7,"creationTimestamp":null,"deletionTimestamp":"2001-01-01T00:00:00Z"}}`, 201, &cm)
 	if cm.UID == "x" || cm.UID == "" || cm.Generation != 0 || cm.DeletionTimestamp != nil || len(cm.Name) != len("c-")+5 ||
 		cm.CreationTimestamp.IsZero() {
-		t.Errorf("created %+v", cm.ObjectMeta)
+		t.Errorf("created with the client's metadata: %+v", cm.ObjectMeta)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestAFinalizerKeepsAnObject(t *testing.T) {
 	send(t, s, "POST", ns+"/configmaps", "", `{"metadata":{"name":"c","finalizers":["example.com/hold"]}}`, 201, nil)
 	send(t, s, "DELETE", ns+"/configmaps/c", "", "", 200, &cm)
 	if cm.DeletionTimestamp == nil {
-		t.Fatalf("deleted %+v", cm.ObjectMeta)
+		t.Fatalf("the object has no deletionTimestamp: %+v", cm.ObjectMeta)
 	}
 	before := f.Snapshot().Revision
 	send(t, s, "DELETE", ns+"/configmaps/c", "", "", 200, nil)
@@ -152,7 +152,8 @@ func TestAFinalizerKeepsAnObject(t *testing.T) {
 	var last corev1.ConfigMap
 	send(t, s, "PATCH", ns+"/configmaps/c", mp, `{"metadata":{"finalizers":null}}`, 200, &last)
 	if len(last.Finalizers) > 0 || last.ResourceVersion != resource.FormatRev(f.Snapshot().Revision) {
-		t.Errorf("answer to removing the last finalizer: %+v at revision %d", last.ObjectMeta, f.Snapshot().Revision)
+		t.Errorf("answer to removing the last finalizer: %+v at revision %d, want no finalizer at that revision", last.ObjectMeta,
+			f.Snapshot().Revision)
 	}
 	send(t, s, "GET", ns+"/configmaps/c", "", "", 404, nil)
 }
@@ -198,7 +199,7 @@ func TestPagesOfAListDuringChanges(t *testing.T) {
 		}
 	}
 	if got := strings.Join(names, " "); got != "pi-0 pi-1 pi-2 pi-3 pi-4 pi-45 pi-5 pi-6" {
-		t.Errorf("listed %s", got)
+		t.Errorf("the pages list %s", got)
 	}
 }
 
@@ -213,7 +214,7 @@ func TestServerSideApply(t *testing.T) {
 	send(t, s, "PATCH", path("ann", ""), ssa, head+`{"a":"1","b":"1"}}`, 201, nil)
 	send(t, s, "PATCH", path("bob", ""), ssa, head+`{"c":"1"}}`, 200, &cm)
 	if len(cm.Data) != 3 || len(cm.ManagedFields) != 2 {
-		t.Fatalf("data of two managers: %v, with %d managers", cm.Data, len(cm.ManagedFields))
+		t.Fatalf("data of two managers: %v, with %d managers; want 3 fields of 2 managers", cm.Data, len(cm.ManagedFields))
 	}
 	var st metav1.Status
 	send(t, s, "PATCH", path("bob", ""), ssa, head+`{"a":"2","c":"1"}}`, 409, &st)
@@ -477,7 +478,7 @@ func TestTheLoopDoesNotRemakeSlowSteps(t *testing.T) {
 						c.makes, c.inLoop, c.want)
 				}
 				if done := f.Snapshot().Node("pi-1").Labels["a"] == "b"; done != c.want {
-					t.Errorf("done: %v", done)
+					t.Errorf("the label is set: %v, want %v", done, c.want)
 				}
 			})
 		})

@@ -56,7 +56,7 @@ func TestADeviceSignsItsBoot(t *testing.T) {
 				"none":         func() (string, error) { return Proved("h1", "pi-1", "b1", nil) },
 			} {
 				if got, err := wrong(); !errors.Is(err, ErrProof) || got != "" {
-					t.Errorf("%s: %q, %v", what, got, err)
+					t.Errorf("%s: %q, %v; want ErrProof", what, got, err)
 				}
 			}
 		})
@@ -130,6 +130,6 @@ func TestTheHubAndABrokerAuthenticateEachOther(t *testing.T) {
 	}
 	if _, _, err := a.IssueClient(Hub, "me", LeafLife); err == nil || !strings.Contains(err.Error(),
 		"not a role of a person") {
-		t.Errorf("%v", err)
+		t.Errorf("a user gets a certificate with the role of the hub: %v", err)
 	}
 }

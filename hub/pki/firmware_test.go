@@ -27,7 +27,7 @@ func TestTheFirmwareKeyIsNeverReplaced(t *testing.T) {
 	}
 	file := filepath.Join(dir, firmwareKey)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info.Mode(), err)
+		t.Errorf("the key's file has the mode %v, want 0600: %v", info.Mode(), err)
 	}
 	other, err := os.ReadFile(filepath.Join(dir, "root.key"))
 	if err != nil {
@@ -38,7 +38,7 @@ func TestTheFirmwareKeyIsNeverReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := b.FirmwareKey(); !errors.Is(err, ErrKey) {
-			t.Errorf("%.20q: %v", broken, err)
+			t.Errorf("%.20q: %v, want ErrKey", broken, err)
 		}
 		if now, _ := os.ReadFile(file); string(now) != string(broken) {
 			t.Errorf("%.20q was overwritten", broken)

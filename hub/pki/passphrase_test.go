@@ -48,7 +48,7 @@ func TestAPassphraseIsTheFirstLineAndLongEnough(t *testing.T) {
 	} {
 		got, err := ReadPassphrase(write(t, file, tt.text))
 		if string(got) != tt.want || (err == nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), file) {
-			t.Errorf("%s: %d bytes, %v", tt.name, len(got), err)
+			t.Errorf("%s: %d bytes, want %d: %v", tt.name, len(got), len(tt.want), err)
 		}
 	}
 	if _, err := ReadPassphrase(file + ".missing"); !errors.Is(err, os.ErrNotExist) {
@@ -81,7 +81,7 @@ func TestSourcesOfThePassphrase(t *testing.T) {
 			}
 			a, err := OpenWith(data, tt.file)
 			if (err != nil) != tt.fails || a == nil || a.Sealed() != tt.sealed {
-				t.Errorf("%v", err)
+				t.Errorf("OpenWith returned %v, want failure: %t, sealed: %t", err, tt.fails, tt.sealed)
 			}
 		})
 	}
@@ -118,12 +118,12 @@ func TestTheCostsOfAnEncryptedKeyAreLimited(t *testing.T) {
 		b, _ := pem.Decode(good)
 		b.Headers[tt.header] = tt.value
 		if _, err := unseal([]byte(horse), b); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %s: %v", tt.header, tt.value, err)
+			t.Errorf("%s: %s: %v, want %q", tt.header, tt.value, err, tt.want)
 		}
 	}
 	b, _ := pem.Decode(good)
 	if text, err := unseal([]byte(horse), b); err != nil || string(text) != "key" {
-		t.Errorf("%q %v", text, err)
+		t.Errorf("the unchanged key opens as %q, want key: %v", text, err)
 	}
 	b.Bytes = b.Bytes[:5]
 	if _, err := unseal([]byte(horse), b); err == nil {
@@ -198,6 +198,6 @@ func TestKeysCreatedAfterUnlockAreEncrypted(t *testing.T) {
 	}
 	closed := open(t, dir)
 	if err := closed.RotateIntermediate(); !errors.Is(err, ErrSealed) {
-		t.Error("rotation without the passphrase:", err)
+		t.Error("rotation without the passphrase, want ErrSealed:", err)
 	}
 }

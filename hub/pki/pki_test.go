@@ -138,7 +138,7 @@ func TestADeviceCertificateHasOnlyTheHubsNames(t *testing.T) {
 	leaf := certs[0]
 	if leaf.Subject.CommonName != "pi-1.oslo" || !slices.Equal(leaf.Subject.Organization, []string{"flotilla:devices"}) ||
 		len(leaf.URIs) != 1 || leaf.URIs[0].String() != "fleet://node/pi-1.oslo" || leaf.IsCA {
-		t.Fatalf("%v %v", leaf.Subject, leaf.URIs)
+		t.Fatalf("the certificate's subject is %v, its URIs are %v; want those of pi-1.oslo", leaf.Subject, leaf.URIs)
 	}
 	if d := time.Until(leaf.NotAfter); d < 364*24*time.Hour || d > 366*24*time.Hour {
 		t.Fatal(d)
@@ -151,7 +151,7 @@ func TestADeviceCertificateHasOnlyTheHubsNames(t *testing.T) {
 	}
 	h := must(a.Verify(certs))(t)
 	if h.Role != Device || h.Name != "pi-1.oslo" {
-		t.Fatalf("%+v", h)
+		t.Fatalf("the holder is %+v, want device pi-1.oslo", h)
 	}
 	for _, node := range []string{"", "Pi", "pi_1", "../x", "a b", strings.Repeat("a", 254)} {
 		key := must(newKey())(t)
@@ -219,7 +219,7 @@ func TestRefusedCertificates(t *testing.T) {
 		forged := must(x509.ParseCertificate(der))(t)
 
 		if _, err := a.Verify(nil); !errors.Is(err, ErrNoCertificate) {
-			t.Error("nothing:", err)
+			t.Error("no certificate, want ErrNoCertificate:", err)
 		}
 		for name, shown := range map[string][]*x509.Certificate{
 			"another authority's":                          foreign,
@@ -229,7 +229,7 @@ func TestRefusedCertificates(t *testing.T) {
 			"a certificate with another authority's chain": {foreign[0], mine[1]},
 		} {
 			if h, err := a.Verify(shown); !errors.Is(err, ErrUntrusted) {
-				t.Errorf("%s: %+v %v", name, h, err)
+				t.Errorf("%s: %+v %v, want ErrUntrusted", name, h, err)
 			}
 		}
 		if _, err := a.Verify(mine[:1]); err != nil {
@@ -238,17 +238,17 @@ func TestRefusedCertificates(t *testing.T) {
 
 		time.Sleep(LeafLife + time.Hour)
 		if _, err := a.Verify(mine); !errors.Is(err, ErrUntrusted) {
-			t.Error("an expired certificate:", err)
+			t.Error("an expired certificate, want ErrUntrusted:", err)
 		}
 		if h, err := a.VerifyForRenewal(mine); err != nil || h.Name != "pi-1" {
 			t.Error("a renewal with an expired certificate:", err)
 		}
 		if _, err := a.VerifyForRenewal(foreign); !errors.Is(err, ErrUntrusted) {
-			t.Error("a renewal with another authority's certificate:", err)
+			t.Error("a renewal with another authority's certificate, want ErrUntrusted:", err)
 		}
 		time.Sleep(RenewalGrace)
 		if _, err := a.VerifyForRenewal(mine); !errors.Is(err, ErrUntrusted) {
-			t.Error("a renewal after the grace period:", err)
+			t.Error("a renewal after the grace period, want ErrUntrusted:", err)
 		}
 	})
 }
@@ -264,7 +264,7 @@ func TestCertificatesOfUsers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if h := must(a.Verify(chain(t, cert)))(t); h.Role != role || h.Name != "anna" {
-			t.Fatalf("%+v", h)
+			t.Fatalf("the holder is %+v, want anna with the role %s", h, role)
 		}
 		if _, err := a.VerifyForRenewal(chain(t, cert)); !errors.Is(err, ErrUntrusted) {
 			t.Fatal("a renewal with a user's certificate", err)
@@ -454,7 +454,7 @@ func TestMQTTAcceptsOnlyAllowedDevices(t *testing.T) {
 			}
 			err := handshake(t, server, client)
 			if (err != nil) != c.out || c.want != nil && !errors.Is(seen, c.want) {
-				t.Fatalf("handshake %v, verification %v", err, seen)
+				t.Fatalf("handshake %v, verification %v; want %v", err, seen, c.want)
 			}
 		})
 	}
@@ -475,7 +475,7 @@ func TestCBCSuitesAreRefused(t *testing.T) {
 			client := trusting(t, a.RootPEM(), keyed(t, a, "pi-1"))
 			client.MaxVersion, client.CipherSuites = tls.VersionTLS12, []uint16{suite}
 			if err := handshake(t, side, client); (err == nil) != spoken {
-				t.Errorf("%s by %s: %v", name, tls.CipherSuiteName(suite), err)
+				t.Errorf("%s by %s: %v, want accepted: %v", name, tls.CipherSuiteName(suite), err, spoken)
 			}
 		}
 	}

@@ -55,10 +55,10 @@ func TestDevicesReceiveARotatedRoot(t *testing.T) {
 		}
 		again()
 		if a.Pin() == oldPin || !bytes.Contains(a.RootPEM(), bytes.TrimSpace(oldRoots)) {
-			t.Fatal("roots:", a.Pin())
+			t.Fatal("the root is not new, or the former one is missing:", a.Pin())
 		}
 		if err := a.RotateRoot(); !errors.Is(err, ErrRotating) {
-			t.Fatal("a second rotation before Revoke:", err)
+			t.Fatal("a second rotation before Revoke, want ErrRotating:", err)
 		}
 		roots := a.RootPEM()
 		block := bytes.Index(roots[1:], []byte("-----BEGIN")) + 1
@@ -109,7 +109,7 @@ func TestDevicesReceiveARotatedRoot(t *testing.T) {
 		in("a client with the new root only", trusting(t, onlyNew, newest))
 		out("a device that has missed both changes", trusting(t, oldRoots, newest)) // the client does not trust the hub
 		if st := a.Status(); st.Former != nil || st.FormerIntermediates != 0 {
-			t.Errorf("%+v", st)
+			t.Errorf("after Revoke a former root or intermediate is trusted: %+v", st)
 		}
 		if err := a.RotateRoot(); err != nil {
 			t.Fatal("the next rotation after Revoke:", err)
@@ -194,13 +194,13 @@ func TestEncryptedKeysNeedTheirPassphrase(t *testing.T) {
 		text := must(os.ReadFile(filepath.Join(dir, f)))(t)
 		info := must(os.Stat(filepath.Join(dir, f)))(t)
 		if bytes.Contains(text, []byte("BEGIN PRIVATE KEY")) || bytes.Equal(text, plain) || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %s\n%s", f, info.Mode(), text)
+			t.Errorf("%s is not encrypted, or has the mode %s\n%s", f, info.Mode(), text)
 		}
 	}
 	closed := open(t, dir)
 	if _, _, err := closed.IssueClient(Admin, "anna", time.Hour); !errors.Is(err, ErrSealed) ||
 		!strings.Contains(err.Error(), "--ca-passphrase-file") {
-		t.Fatal("signing without the passphrase:", err)
+		t.Fatal("signing without the passphrase, want ErrSealed:", err)
 	}
 	if !closed.Sealed() || closed.Pin() != pin {
 		t.Fatal("reading the public files needs the passphrase")
@@ -209,7 +209,7 @@ func TestEncryptedKeysNeedTheirPassphrase(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := closed.Protect(nil); !errors.Is(err, ErrSealed) {
-		t.Fatal("removing the encryption without the passphrase:", err)
+		t.Fatal("removing the encryption without the passphrase, want ErrSealed:", err)
 	}
 	if err := closed.Unlock(second); !errors.Is(err, ErrKey) || strings.Contains(err.Error(), "\n") {
 		t.Fatal("unlocking with a wrong passphrase:", err)
@@ -294,7 +294,7 @@ func TestADamagedListOfRevokedKeysIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := Open(dir); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), file) {
-				t.Errorf("%s %s: %v", name, what, err)
+				t.Errorf("%s %s: %v, want ErrKey with the file", name, what, err)
 			}
 		}
 		if err := os.WriteFile(file, whole, 0o600); err != nil {

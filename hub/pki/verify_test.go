@@ -56,7 +56,7 @@ func TestACertificateHasOneRoleAndOneUse(t *testing.T) {
 		{"ended", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }, false},
 	} {
 		if h, err := a.Verify(shown(t, a, tt.edit)); (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrUntrusted) {
-			t.Errorf("%s: %+v %v", tt.name, h, err)
+			t.Errorf("%s: %+v %v, want accepted: %t", tt.name, h, err, tt.ok)
 		}
 	}
 }
@@ -73,29 +73,29 @@ func TestOnlyADevicesExpiredCertificateMayBeRenewed(t *testing.T) {
 		}
 		anna := chain(t, person)
 		if _, err := a.VerifyForRenewal(anna); !errors.Is(err, ErrUntrusted) {
-			t.Error("a renewal with a user's certificate:", err)
+			t.Error("a renewal with a user's certificate, want ErrUntrusted:", err)
 		}
 		early := shown(t, a, func(c *x509.Certificate) {
 			c.NotBefore = time.Now().Add(time.Hour)
 			c.NotAfter = time.Now().Add(2 * time.Hour)
 		})
 		if _, err := a.VerifyForRenewal(early); !errors.Is(err, ErrUntrusted) {
-			t.Error("a renewal with a certificate that is not valid yet:", err)
+			t.Error("a renewal with a certificate that is not valid yet, want ErrUntrusted:", err)
 		}
 		mine, _ := device(t, a, "pi-1")
 		time.Sleep(2 * time.Hour)
 		if _, err := a.VerifyForRenewal(anna); !errors.Is(err, ErrUntrusted) {
-			t.Error("a renewal with a user's expired certificate:", err)
+			t.Error("a renewal with a user's expired certificate, want ErrUntrusted:", err)
 		}
 		if err := errors.Join(a.RotateIntermediate(), a.Revoke()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := a.VerifyForRenewal(mine); !errors.Is(err, ErrUntrusted) {
-			t.Error("a renewal with a revoked certificate:", err)
+			t.Error("a renewal with a revoked certificate, want ErrUntrusted:", err)
 		}
 		time.Sleep(LeafLife)
 		if _, err := a.VerifyForRenewal(mine); !errors.Is(err, ErrUntrusted) {
-			t.Error("a renewal with an expired revoked certificate:", err)
+			t.Error("a renewal with an expired revoked certificate, want ErrUntrusted:", err)
 		}
 	})
 }
@@ -125,7 +125,7 @@ func TestRevokedKeysStayRevoked(t *testing.T) {
 			}
 			now, _ := device(t, a, "pi-1")
 			if _, err := a.Verify(now); err != nil {
-				t.Errorf("%s: %v", what, err)
+				t.Errorf("%s: a new certificate is refused: %v", what, err)
 			}
 		}
 	}
@@ -142,7 +142,7 @@ func TestRevokedKeysStayRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(dir); !errors.Is(err, ErrKey) {
-		t.Error("a start with a damaged list of revoked keys:", err)
+		t.Error("a start with a damaged list of revoked keys, want ErrKey:", err)
 	}
 }
 
@@ -188,7 +188,7 @@ func TestTLSUsesTheCurrentRoots(t *testing.T) {
 	for what, c := range map[string]*tls.Config{"HTTPS": a.HTTPS(server), "MQTT": a.MQTT(server,
 		func(Holder) error { return nil })} {
 		if c.MinVersion != tls.VersionTLS12 || c.Time == nil {
-			t.Errorf("%s: %x", what, c.MinVersion)
+			t.Errorf("%s has no TLS 1.2 minimum (%x) or not the hub's time", what, c.MinVersion)
 		}
 	}
 	mqtt := a.MQTT(server, func(Holder) error { return nil })

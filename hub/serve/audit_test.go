@@ -83,11 +83,11 @@ func TestOnlyAdministratorsExportTheAuditAndThatIsAudited(t *testing.T) {
 	w := &after{ResponseRecorder: httptest.NewRecorder()}
 	if aborted := get("admin", own, exportPath, w); aborted || w.Code != 200 ||
 		w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("Content-Type") != "application/x-ndjson" {
-		t.Errorf("%d %v, aborted %t", w.Code, w.Header(), aborted)
+		t.Errorf("%d %v, aborted %t; want the whole export", w.Code, w.Header(), aborted)
 	}
 	if r, err := store.VerifyAuditExport(bytes.NewReader(w.Body.Bytes())); err != nil || r.Breaks != 0 ||
 		r.Records != 3 || r.To.Name != "export" {
-		t.Errorf("%v %+v", err, r)
+		t.Errorf("the export is not valid (%v) or not of three records: %+v", err, r)
 	}
 	if got := audited(t, hub.Store, &last); len(got) != 1 || got[0] != "get audit export by admin-1: 200 " {
 		t.Errorf("the records are %q", got)
@@ -101,22 +101,22 @@ func TestOnlyAdministratorsExportTheAuditAndThatIsAudited(t *testing.T) {
 		get(who, own, exportPath, w)
 		if got := audited(t, hub.Store, &last); w.Code != want.code || strings.Contains(w.Body.String(), `"hash"`) ||
 			len(got) != 1 || !strings.HasPrefix(got[0], want.kept) {
-			t.Errorf("%s: %d, the records are %q", who, w.Code, got)
+			t.Errorf("%s: %d, the records are %q; want %d, %q", who, w.Code, got, want.code, want.kept)
 		}
 	}
 	for _, since := range []string{"yesterday", "-1h", "2026-13-01"} {
 		w := httptest.NewRecorder()
 		if get("admin", own, exportPath+"?since="+since, w); w.Code != http.StatusBadRequest {
-			t.Errorf("since %s: %d %s", since, w.Code, w.Body)
+			t.Errorf("since %s: %d %s; want 400", since, w.Code, w.Body)
 		}
 	}
 	w = &after{ResponseRecorder: httptest.NewRecorder()}
 	if get("admin", own, exportPath+"?since=2100-01-01", w); w.Code != 200 || w.Body.Len() != 0 {
-		t.Errorf("since a future time: %d %s", w.Code, w.Body)
+		t.Errorf("since a future time: %d %s; want 200 without a record", w.Code, w.Body)
 	}
 	if w := httptest.NewRecorder(); get("admin", "evil.example", exportPath, w) ||
 		w.Code != http.StatusMisdirectedRequest {
-		t.Errorf("impersonation: %d", w.Code)
+		t.Errorf("a request for another host name: %d, want 421", w.Code)
 	}
 
 	// The export ends when the reader's right ends, and the client notices that it is incomplete.
@@ -181,7 +181,7 @@ func TestALinkBelongsToOneKeyAndOneMachine(t *testing.T) {
 	e := enrolment.Enrolments{Loop: hub.Loop}
 	en, ok := e.Enrolment("pi-1")
 	if !ok || en.Key != rec.Key {
-		t.Fatalf("%+v", en)
+		t.Fatalf("the enrolment is %+v, want the record's key", en)
 	}
 	if _, ok := e.Enrolment("nobody"); ok {
 		t.Error("an unknown node is enrolled")
@@ -205,7 +205,7 @@ func TestALinkBelongsToOneKeyAndOneMachine(t *testing.T) {
 	var dismissal *broker.Dismissal
 	err := d.Connect(peer)
 	if f, ok := err.(*broker.Dismissal); !ok {
-		t.Errorf("the former device gets %v", err)
+		t.Errorf("the former device gets %v, want its dismissal", err)
 	} else {
 		dismissal = f
 	}

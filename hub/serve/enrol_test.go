@@ -58,7 +58,7 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 		}
 		if rec := loop.Snapshot().Record("pi-1"); !mayReport("pi-1") || rec.Token != "tok" || rec.Boot != "b" ||
 			rec.Expires.IsZero() {
-			t.Errorf("%+v", rec)
+			t.Errorf("the moved record is %+v, want its token, boot and expiry", rec)
 		}
 		if d := loop.Dismissed("key of left-behind"); mayReport("left-behind") || d == nil ||
 			d.Reason != "Node left-behind was deleted" {
@@ -71,7 +71,7 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := enrolment.Move(t.Context(), loop, st, log); err != nil || loop.Dismissed("k9") != nil {
-		t.Errorf("%v, %+v", err, loop.Dismissed("k9"))
+		t.Errorf("the second move: %v; a later use of a token became the dismissal %+v", err, loop.Dismissed("k9"))
 	}
 }
 

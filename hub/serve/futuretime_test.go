@@ -54,7 +54,7 @@ func TestTheHubsTimeIgnoresClientsTimes(t *testing.T) {
 		})
 		run(func(h *Hub) {
 			if now := h.Loop.Now(); time.Until(now) > time.Hour {
-				t.Errorf("%s: the hub's time starts at %s", what, now)
+				t.Errorf("%s: the hub's time starts at %s, more than an hour ahead", what, now)
 			}
 			if _, err := h.Loop.Do(t.Context(), func(_ state.Snapshot, now time.Time) ([]state.Change, error) {
 				return []state.Change{state.Remove(h.Loop.Snapshot().Get(state.KeyOf(o)), "")}, nil

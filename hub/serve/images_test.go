@@ -45,7 +45,7 @@ func TestRolesDecideWhoPullsAndPushesImages(t *testing.T) {
 	w := httptest.NewRecorder()
 	hub.Handler().ServeHTTP(w, q)
 	if w.Code != http.StatusUnauthorized || !strings.Contains(w.Body.String(), "wrong, revoked or expired") {
-		t.Errorf("a wrong token: %d %s", w.Code, w.Body)
+		t.Errorf("a wrong token: %d %s; want 401 with %q", w.Code, w.Body, "wrong, revoked or expired")
 	}
 }
 
@@ -56,7 +56,7 @@ func TestImagesInUseAreFound(t *testing.T) {
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{ImageID: "sha256:aa"}}
 	s, _ := state.Apply(state.Empty("test", time.Now()), []state.Change{{Object: pod}})
 	if got := strings.Join(imagesUsed(s), " "); got != "sha256:aa sha256:bb" {
-		t.Errorf("images in use: %s", got)
+		t.Errorf("the images in use are %s, want sha256:aa and sha256:bb", got)
 	}
 	if by := imageUser(s, "hub/till:1.2"); !strings.Contains(by, "shop/till") {
 		t.Errorf("hub/till:1.2 is used by %q", by)

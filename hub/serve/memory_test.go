@@ -78,7 +78,7 @@ func TestADatabaseWithAHarmfulObject(t *testing.T) {
 	st = open()
 	defer st.Close()
 	if _, mended, err = snapshot.Load(t.Context(), st, time.Now()); err != nil || len(mended) != 0 {
-		t.Errorf("the next start repairs %v, %v", mended, err)
+		t.Errorf("the next start repairs %v, want nothing: %v", mended, err)
 	}
 }
 
@@ -104,6 +104,6 @@ func TestAFullDiskIsReportedToTheClient(t *testing.T) {
 		return []state.Change{state.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, "")}, nil
 	})
 	if !errors.Is(err, control.ErrFull) || !errors.Is(err, store.ErrFull) {
-		t.Errorf("got %v", err)
+		t.Errorf("the client gets %v, want ErrFull of control and of store", err)
 	}
 }

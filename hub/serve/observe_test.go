@@ -145,7 +145,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 		}
 		r.Body.Close()
 		if r.StatusCode < 400 {
-			t.Errorf("%s: %s", path, r.Status)
+			t.Errorf("the observer's certificate gets %s: %s, want a refusal", path, r.Status)
 		}
 	}
 
@@ -160,7 +160,7 @@ func TestAnObserverFromItsCertificateToItsRevocation(t *testing.T) {
 	<-ended
 	if again, err := exec.CommandContext(ctx, sub, args...).CombinedOutput(); err == nil ||
 		!strings.Contains(strings.ToLower(string(again)), "not authori") {
-		t.Errorf("the tool after the revocation: %v, %q", err, again)
+		t.Errorf("the tool after the revocation: %v, %q; want not authorized", err, again)
 	}
 	want := []string{"create mqttobservers kari by ", "connect mqttobservers kari by kari: 200",
 		"revoke mqttobservers kari by ", "connect mqttobservers kari by kari: 403 "}

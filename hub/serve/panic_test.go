@@ -38,7 +38,7 @@ func TestAPanicInAHandlerIsAnswered(t *testing.T) {
 			_ = res.Body.Close()
 		}
 		if code != tt.code || (err == nil) != tt.whole || strings.Contains(string(text), "ouch") {
-			t.Errorf("%s: %d %q %v", tt.path, code, text, err)
+			t.Errorf("%s: %d %q %v; want %d, whole: %t", tt.path, code, text, err, tt.code, tt.whole)
 		}
 		if n := panics.Counts()["request"] - before; n != tt.counted {
 			t.Errorf("%s: counted %d, want %d", tt.path, n, tt.counted)

@@ -105,7 +105,7 @@ func TestARestoredDatabaseCausesNoPanic(t *testing.T) {
 				<-over
 			})
 			if now := panics.Counts(); !maps.Equal(now, before) {
-				t.Errorf("panics: %v, before %v", now, before)
+				t.Errorf("there were panics: %v, before the start %v", now, before)
 			}
 		})
 	}

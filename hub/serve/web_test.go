@@ -78,21 +78,21 @@ func TestTheRootIsAnIndexForPrograms(t *testing.T) {
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"/apis/apps/v1"`) ||
 			!strings.Contains(w.Body.String(), `"/metrics"`) ||
 			strings.Contains(w.Body.String(), `"/audit/export"`) != (who == "admin") {
-			t.Errorf("%s: %d %s", who, w.Code, w.Body)
+			t.Errorf("%s: %d %s; want the paths that the role may read", who, w.Code, w.Body)
 		}
 	}
 	if w := ask("device", kubectl); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(),
 		"flotilla-hub kubeconfig") {
-		t.Errorf("a device: %d %s", w.Code, w.Body)
+		t.Errorf("a device: %d %s; want 403 with %q", w.Code, w.Body, "flotilla-hub kubeconfig")
 	}
 	if w := ask("stranger", kubectl); w.Code != http.StatusUnauthorized {
-		t.Errorf("a program without authentication: %d", w.Code)
+		t.Errorf("a program without authentication: %d; want 401", w.Code)
 	}
 	if w := ask("stranger", browser); w.Header().Get("Location") == "" {
-		t.Errorf("a browser without authentication: %d %s", w.Code, w.Body)
+		t.Errorf("a browser without authentication: %d %s; want a redirect", w.Code, w.Body)
 	}
 	if w := ask("viewer", browser); w.Code != http.StatusOK || !strings.Contains(w.Header().Get("Content-Type"),
 		"text/html") {
-		t.Errorf("a viewer's browser: %d %s", w.Code, w.Header())
+		t.Errorf("a viewer's browser: %d %s; want the page", w.Code, w.Header())
 	}
 }

@@ -70,7 +70,7 @@ func TestErrorsOfUnknownFieldsKeepTheirText(t *testing.T) {
 	message, causes := Describe(b, kind, err)
 	if !strings.Contains(message, `unknown field "spec.replica"`) || len(causes) != 1 || causes[0].Field != "spec.replica" ||
 		causes[0].Message != "unknown field; did you mean replicas? (line 4)" {
-		t.Errorf("%s, %v", message, causes)
+		t.Errorf("the message is %s, the causes are %v; want one with a known field", message, causes)
 	}
 }
 

@@ -136,7 +136,7 @@ func TestVersion2HasJSONAndProtobuf(t *testing.T) {
 			len(doc.Paths.Path), len(doc.Definitions.AdditionalProperties))
 	}
 	if w := get(t, "/openapi/v2", "Accept", "text/html"); w.Code != http.StatusNotAcceptable {
-		t.Errorf("a client that accepts only HTML gets %d", w.Code)
+		t.Errorf("a client that accepts only HTML gets %d; want 406", w.Code)
 	}
 }
 
@@ -144,13 +144,13 @@ func TestUnknownPathsAreNotFound(t *testing.T) {
 	for _, url := range []string{"/openapi", "/openapi/v4", "/openapi/v3/apis/rbac.authorization.k8s.io/v1",
 		"/openapi/v3/../index.json", "/openapi/v2.pb", "/openapi/v3/api/v1/x"} {
 		if w := get(t, url); w.Code != http.StatusNotFound {
-			t.Errorf("%s: %d", url, w.Code)
+			t.Errorf("%s: %d; want 404", url, w.Code)
 		}
 	}
 	w := httptest.NewRecorder()
 	Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/openapi/v2", nil))
 	if w.Code != http.StatusMethodNotAllowed {
-		t.Errorf("POST: %d", w.Code)
+		t.Errorf("POST: %d; want 405", w.Code)
 	}
 }
 

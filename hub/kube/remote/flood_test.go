@@ -82,7 +82,7 @@ func TestUnreadStreamsAreBufferedToALimit(t *testing.T) {
 		return f.WriteFrame(&spdy.DataFrame{StreamId: id, Data: make([]byte, 1<<20)})
 	}, func(sent int64) {
 		if sent > 2<<20 {
-			t.Errorf("the hub buffers %d KiB of unread streams", sent>>10)
+			t.Errorf("the hub buffers %d KiB of unread streams, want at most 2048", sent>>10)
 		}
 	})
 }

@@ -110,24 +110,24 @@ func TestAStreamWithoutAWindowDoesNotBlockOthers(t *testing.T) {
 		}
 		window(3, 2<<20)
 		if got, _ := c.of(3); got != 1<<20 {
-			t.Errorf("%d bytes of the read stream were sent", got)
+			t.Errorf("%d bytes of the read stream were sent, want %d", got, 1<<20)
 		}
 		if got, _ := c.of(1); got != first {
-			t.Errorf("%d bytes of the unread stream were sent", got)
+			t.Errorf("%d bytes of the unread stream were sent, want %d", got, first)
 		}
 		window(1, more)
 		if got, _ := c.of(1); got != first+more {
-			t.Errorf("%d bytes of the unread stream were sent after a window of %d more", got, more)
+			t.Errorf("%d bytes of the unread stream were sent after a window of %d more, want %d", got, more, first+more)
 		}
 		// From now on the connection's window counts too. More than that window was already sent.
 		window(0, 1)
 		window(1, more)
 		if got, _ := c.of(1); got != first+more {
-			t.Errorf("%d bytes of the unread stream were sent without a window of the connection", got)
+			t.Errorf("%d bytes of the unread stream were sent without a window of the connection, want %d", got, first+more)
 		}
 		window(0, 2<<20)
 		if got, _ := c.of(1); got != first+2*more {
-			t.Errorf("%d bytes of the unread stream were sent after a window of %d more", got, 2*more)
+			t.Errorf("%d bytes of the unread stream were sent after a window of %d more, want %d", got, 2*more, first+2*more)
 		}
 	})
 }
@@ -181,7 +181,7 @@ func TestAnUnreadStreamDoesNotBlockOthers(t *testing.T) {
 		<-sent // the first stream is closed now
 		synctest.Wait()
 		if got := other.Load(); got != int64(len(little)) {
-			t.Errorf("%d bytes arrived after the first stream was closed", got)
+			t.Errorf("%d bytes arrived after the first stream was closed, want %d", got, len(little))
 		}
 	})
 }

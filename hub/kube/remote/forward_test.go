@@ -116,7 +116,7 @@ func TestConnectionsAreForwardedSideBySide(t *testing.T) {
 		_, _ = slow.Write([]byte("still here"))
 		b := make([]byte, 10)
 		if _, err := io.ReadFull(slow, b); err != nil || string(b) != "still here" {
-			t.Errorf("%q, %v", b, err)
+			t.Errorf("the other connection got %q, want still here: %v", b, err)
 		}
 		_ = slow.Reset()
 		if got := rest(t, slowFault); got != "" {
@@ -129,7 +129,7 @@ func TestThePodsLastDataArrivesBeforeTheEnd(t *testing.T) {
 	eachForwarder(t, func(t *testing.T, _ net.Conn, conn *spdystream.Connection, _ <-chan int32) {
 		data, fault := connect(t, conn, "1", 25)
 		if got := rest(t, data); got != "bye" {
-			t.Errorf("got %q", got)
+			t.Errorf("the client receives %q, want bye", got)
 		}
 		if got := rest(t, fault); got != "" {
 			t.Errorf("the error stream has %q", got)
@@ -194,7 +194,7 @@ func TestEachConnectionGetsTheShutdown(t *testing.T) {
 			_, _ = data.Read(make([]byte, 1))
 			stop()
 			if got := rest(t, fault); got != "the hub is shutting down" {
-				t.Errorf("got %q", got)
+				t.Errorf("the error stream has %q, want the shutdown", got)
 			}
 			<-conn.CloseChan()
 		})

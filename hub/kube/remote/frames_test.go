@@ -66,7 +66,7 @@ func TestAFrameThatIsTooLongEndsTheConnection(t *testing.T) {
 	f := newFramed(&fakeWire{in: bytes.NewReader(header)})
 	defer func() { _ = f.Close() }()
 	if _, err := io.ReadAll(f); err == nil || !strings.Contains(err.Error(), "the limit is 1048576") {
-		t.Errorf("Read returned %v", err)
+		t.Errorf("Read returned %v, want the limit of a frame", err)
 	}
 }
 
@@ -169,7 +169,7 @@ func FuzzFrames(f *testing.F) {
 			out = append(out, p...)
 		}
 		if !bytes.Equal(append(out, c.frame...), b) {
-			t.Fatalf("%v was written and %v buffered of %v", out, c.frame, b)
+			t.Fatalf("%v was written and %v is buffered, want together %v", out, c.frame, b)
 		}
 	})
 }

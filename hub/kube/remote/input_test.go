@@ -27,7 +27,7 @@ func TestAnEndlessTerminalSize(t *testing.T) {
 		i, end := newInput(), &endless{text: text}
 		i.resizes(io.MultiReader(strings.NewReader(sizes), end))
 		if end.read > 2*maxSize {
-			t.Errorf("%d bytes of the endless size %q were read", end.read, text)
+			t.Errorf("%d bytes of the endless size %q were read, want at most %d", end.read, text, 2*maxSize)
 		}
 		if got := <-i.sizes; got != (ask.Size{Width: 80, Height: 24}) {
 			t.Errorf("the size is %+v", got)

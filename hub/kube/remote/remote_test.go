@@ -108,7 +108,7 @@ func TestOutputsAreSeparateAndTheExitCodeComesLast(t *testing.T) {
 		if st.Status != metav1.StatusFailure || st.Reason != "NonZeroExitCode" || len(st.Details.Causes) != 1 ||
 			st.Details.Causes[0].Type != "ExitCode" || st.Details.Causes[0].Message != "3" ||
 			st.Message != "command terminated with exit code 3" {
-			t.Errorf("the command ended with %+v", st)
+			t.Errorf("the command ended with %+v, want exit code 3", st)
 		}
 	})
 }
@@ -154,7 +154,7 @@ func TestInputAndItsEnd(t *testing.T) {
 	each(t, Streams{Stdin: true, Stdout: true}, upper, func(t *testing.T, c tester) {
 		c.send(corev1.StreamTypeStdin, []byte("hello"))
 		if got := c.read(corev1.StreamTypeStdout, 5); got != "HELLO" {
-			t.Errorf("answered %q", got)
+			t.Errorf("the command printed %q, want HELLO", got)
 		}
 		c.send(corev1.StreamTypeStdin, []byte(" you"))
 		c.shut()
@@ -167,7 +167,7 @@ func TestInputAndItsEnd(t *testing.T) {
 			t.Errorf("the command's output is %q", got)
 		}
 		if st := status(t, c); st.Status != metav1.StatusSuccess {
-			t.Errorf("the command ended with %+v", st)
+			t.Errorf("the command ended with %+v, want success", st)
 		}
 	})
 }
@@ -191,7 +191,7 @@ func TestUnreadInput(t *testing.T) {
 			t.Errorf("stdout is %q", got)
 		}
 		if st := status(t, c); st.Reason != "NonZeroExitCode" {
-			t.Errorf("the command ended with %+v", st)
+			t.Errorf("the command ended with %+v, want NonZeroExitCode", st)
 		}
 	})
 }
@@ -218,10 +218,10 @@ func TestATerminal(t *testing.T) {
 		}
 		c.send(corev1.StreamTypeStdin, []byte("x"))
 		if got := c.rest(corev1.StreamTypeStdout); !strings.HasSuffix(got, "132x50\n") {
-			t.Errorf("sizes %q", got)
+			t.Errorf("the command got the sizes %q, want 132x50 as the last", got)
 		}
 		if st := status(t, c); st.Status != metav1.StatusSuccess {
-			t.Errorf("the command ended with %+v", st)
+			t.Errorf("the command ended with %+v, want success", st)
 		}
 	})
 }
@@ -279,7 +279,7 @@ func TestTheClientGetsTheShutdown(t *testing.T) {
 			_ = c.read(corev1.StreamTypeStdout, 2)
 			stop()
 			if st := status(t, c); st.Status != metav1.StatusFailure || st.Message != "the hub is shutting down" {
-				t.Errorf("the command ended with %+v", st)
+				t.Errorf("the command ended with %+v, want the shutdown as the reason", st)
 			}
 		})
 	}
