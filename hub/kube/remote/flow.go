@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// Limits of data that clients have sent and that is still unread.
+// Limits of buffers, writes and windows. The buffers hold data of clients that is still unread.
 const (
 	streamBuffer = 64 << 10  // bytes of a stream
 	connBuffer   = 256 << 10 // bytes of a connection

@@ -32,7 +32,7 @@ const (
 	// leasePeriod is the interval at which watches of node leases send renewals. Renewals are not
 	// changes, so the history does not have them.
 	leasePeriod = 10 * time.Second
-	flushAbove  = 64 << 10 // bytes in the buffer
+	flushAbove  = 64 << 10 // send the buffer once it has this many bytes
 	// batchTimeout is how long a client may take to read the initial objects, or the changes since
 	// its revision. Their snapshot stays in memory for that time.
 	batchTimeout = 2 * time.Minute
