@@ -168,10 +168,10 @@ func TestTheKindOfTrialIsReported(t *testing.T) {
 func TestTooLittleSpaceIsRefused(t *testing.T) {
 	m := machine(t, oldPi)
 	if err := m.Refuses(1 << 20); err != nil {
-		t.Errorf("a change of 1 MiB: %v", err)
+		t.Errorf("a change of 1 MiB is refused: %v", err)
 	}
 	if err := m.Refuses(1 << 60); err == nil || !strings.Contains(err.Error(), "KiB are needed: remove old kernels") {
-		t.Errorf("a change larger than the disk: %v", err)
+		t.Errorf("a change larger than the disk: %v, want it refused with the needed space", err)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestALinkInGRUBsDirectoryIsRefused(t *testing.T) {
 		}
 		if s := refusal(t, m); !strings.Contains(s.Refused, "is a link") &&
 			!strings.Contains(s.Refused, "is not a regular file") {
-			t.Errorf("%s is a link: refused with %q", name, s.Refused)
+			t.Errorf("%s is a link, but the board is refused with %q", name, s.Refused)
 		}
 	}
 }

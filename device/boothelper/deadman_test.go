@@ -48,7 +48,7 @@ func TestADeadmansTrialWithoutFilesIsNotBad(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := h.Status(); s.Phase != boothelper.PhaseIdle || s.Left != "" || s.Tryboot || !like(w.runs, w.old) {
-		t.Errorf("%+v", s)
+		t.Errorf("the helper's status is %+v, want no trial and the old files", s)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestTheBootAfterADeadmansTrialRestoresTheOldFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := h.Status(); s.Phase != boothelper.PhaseIdle || s.Left == "" || s.Tryboot || !like(w.runs, w.old) {
-		t.Errorf("%+v", s)
+		t.Errorf("the helper's status is %+v, want no trial and the old files", s)
 	}
 }
 
@@ -132,7 +132,8 @@ func TestADeadmansTrialCanBeRestoredBeforeItRuns(t *testing.T) {
 		}
 		if s := h.Status(); s.Phase != boothelper.PhaseIdle || !like(w.runs, w.old) || !w.files().Equal(w.old) ||
 			!cutOff && s.Left != "" {
-			t.Errorf("power cut at call %d: %+v, the board runs %q", stopAt, s, w.runs.Cmdline)
+			t.Errorf("power cut at call %d: the status is %+v, the board runs %q; want the old files", stopAt, s,
+				w.runs.Cmdline)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func FuzzTheHelpersSocket(f *testing.F) {
 			t.Errorf("request %q has changed the board's files", text)
 		}
 		if h.Status().Phase != boothelper.PhaseIdle || h.Status().Kept != "" {
-			t.Errorf("request %q: the helper is in phase %q %q", text, h.Status().Phase, h.Status().Kept)
+			t.Errorf("after request %q the helper is in phase %q and has kept %q", text, h.Status().Phase, h.Status().Kept)
 		}
 	})
 }

@@ -241,7 +241,7 @@ func triesOnce(t *testing.T, d *grubDisk) {
 		t.Fatal(err)
 	}
 	if strings.Contains(string(out), trialName(digest)) {
-		t.Errorf("GRUB has written the environment block %q", out)
+		t.Errorf("after its boot GRUB has left the trial in the environment block %q", out)
 	}
 	env, err = setEnv(out, grubTry, trialName(digest))
 	if err != nil {
@@ -292,7 +292,7 @@ func TestGRUBsEnvironmentBlock(t *testing.T) {
 		}
 	}
 	if _, err := setEnv(env, grubTry, strings.Repeat("x", envSize)); err == nil || !strings.Contains(err.Error(), "full") {
-		t.Errorf("full: %v", err)
+		t.Errorf("a value that does not fit: %v, want an error that says full", err)
 	}
 }
 

@@ -257,10 +257,10 @@ func TestATrialIsJudgedByTheRunningCommandLine(t *testing.T) {
 			w.booted = func() { c.boots(w, w.trying) }
 			st, j, h := w.live(f, well)
 			if st.State != c.want || len(st.Bad) > 0 || j.Phase != firmware.Idle || h.Phase != boothelper.PhaseIdle {
-				t.Fatalf("the status is %+v", st)
+				t.Fatalf("the status is %+v, want state %s without a bad configuration", st, c.want)
 			}
 			if files := w.files(); !files.Equal(w.old) && c.want == wire.FirmwareFailed || w.trialsLeft() {
-				t.Errorf("the boot files are\n%s", files.Config)
+				t.Errorf("the boot files are not the old ones, or a trial is left:\n%s", files.Config)
 			}
 			w.booted = nil
 			again := *f

@@ -103,7 +103,7 @@ func TestAStoppedEngineIsUnavailableUntilItIsBack(t *testing.T) {
 					continue
 				}
 				if !errors.Is(err, engine.ErrUnavailable) {
-					t.Errorf("%s: %v", name, err)
+					t.Errorf("%s without the engine: %v, want ErrUnavailable", name, err)
 				}
 			case <-time.After(2 * time.Minute):
 				t.Errorf("%s still waits after the engine has stopped", name)
@@ -118,17 +118,17 @@ func TestAStoppedEngineIsUnavailableUntilItIsBack(t *testing.T) {
 			"Start": e.Start(ctx, id), "Remove": e.Remove(ctx, id), "Pull": e.Pull(ctx, "127.0.0.1:9/x:1", nil, nil),
 			"Events": e.Events(ctx, "x", func() {}), "EndExec": e.EndExec(ctx, "x")} {
 			if !errors.Is(err, engine.ErrUnavailable) {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s without the engine: %v, want ErrUnavailable", name, err)
 			}
 		}
 
 		c.open(t)
 		defer c.close()
 		if _, err := e.Info(ctx); err != nil {
-			t.Errorf("a call after the engine came back: %v", err)
+			t.Errorf("a call after the engine has come back: %v", err)
 		}
 		if list, err := e.Containers(ctx, "flotilla.test/spec"); err != nil || len(list) == 0 {
-			t.Errorf("a call after the engine came back: %v %v", list, err)
+			t.Errorf("a call after the engine has come back: %v %v", list, err)
 		}
 	})
 }

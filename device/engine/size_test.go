@@ -46,7 +46,7 @@ func TestSizeOf(t *testing.T) {
 	over, end := context.WithCancel(t.Context())
 	end()
 	if _, err := SizeOf(over, dir); !errors.Is(err, context.Canceled) {
-		t.Errorf("with an ended context: %v", err)
+		t.Errorf("with an ended context: %v, want Canceled", err)
 	}
 }
 

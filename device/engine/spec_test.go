@@ -165,10 +165,10 @@ func TestAMountPathCannotAddOptions(t *testing.T) {
 					Args: []string{"ls", "/in"}, Labels: map[string]string{"flotilla.test/spec": "mount"}, Mounts: []engine.Mount{m}},
 			)
 			if err == nil {
-				t.Errorf("%s: a container mounts %q at %q", name, m.Source, m.Target)
+				t.Errorf("%s: a container mounts %q at %q, want an error", name, m.Source, m.Target)
 				must(t, e.Remove(t.Context(), id))
 			} else if !errors.Is(err, engine.ErrUnsupported) {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: %v, want ErrUnsupported", name, err)
 			}
 		}
 	})
@@ -259,11 +259,11 @@ func TestTheEngineDoesNotRestartOrProbeAndRemovesVolumes(t *testing.T) {
 		ask(t, socket, "/containers/"+id+"/json", &c)
 		if c.HostConfig.RestartPolicy.Name != "no" || len(c.Config.Healthcheck.Test) != 1 ||
 			c.Config.Healthcheck.Test[0] != "NONE" {
-			t.Errorf("the container is %+v", c)
+			t.Errorf("the container is %+v, want no restart policy and no health check", c)
 		}
 		if h := c.HostConfig; h.CPUQuota != 25_000 || h.CPUPeriod != 100_000 || h.CPUShares != 512 || h.Memory != 64<<20 ||
 			h.MemorySwap != h.Memory {
-			t.Errorf("limits are %+v", h)
+			t.Errorf("the limits are %+v, want a quarter of a processor and 64 MiB without swap", h)
 		}
 		// MemorySwap counts memory and swap together.
 		swapping := begin(t, e, engine.Spec{MemoryBytes: 64 << 20, SwapBytes: 8 << 20, CPUs: "0"}, "wait")

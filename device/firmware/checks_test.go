@@ -67,7 +67,7 @@ func TestEachCheckFindsItsOwnFault(t *testing.T) {
 		"a pod that the hub has removed does not fail its check":          {was, Health{Hub: true, Disk: writable, Desired: []string{"b"}, Running: []string{"b"}}},
 	} {
 		if out := failing(fleet.BootChecks, c.was, c.now); out != nil {
-			t.Errorf("%s: %q", rule, out)
+			t.Errorf("%s, but these checks fail: %q", rule, out)
 		}
 	}
 	if out := failing([]string{"of-a-newer-hub"}, was, before()); len(out) != 1 {

@@ -46,14 +46,14 @@ func TestADeviceWithoutABootHelperIsQuiet(t *testing.T) {
 				t.Errorf("the helper got %d requests in an hour, want at most %d", requests, most)
 			}
 			if n := strings.Count(log.String(), "\n"); want == nil && n > 0 || n > 1 {
-				t.Errorf("the log has %d lines:\n%s", n, log.String())
+				t.Errorf("the log has %d lines, want at most one for a desired configuration:\n%s", n, log.String())
 			}
 			switch {
 			case want == nil && reported != nil:
-				t.Errorf("the reported status is %+v", reported)
+				t.Errorf("without a desired configuration the reported status is %+v, want none", reported)
 			case want != nil && (reported == nil || reported.State != wire.FirmwareUnsupported ||
 				!strings.Contains(reported.Message, "no such file")):
-				t.Errorf("the reported status is %+v", reported)
+				t.Errorf("the reported status is %+v, want unsupported with the reason", reported)
 			}
 		})
 	}

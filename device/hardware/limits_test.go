@@ -159,6 +159,6 @@ func TestHugePagesReduceTheAllocatableMemory(t *testing.T) {
 		}
 	}
 	if q := st.Allocatable[corev1.ResourceMemory]; q.String() != "1008Mi" || len(st.Capacity) != 7 {
-		t.Errorf("with 1Gi of memory %s is allocatable; the capacity is %v", q.String(), st.Capacity)
+		t.Errorf("with 1Gi of memory %s is allocatable, want 1008Mi; the capacity is %v", q.String(), st.Capacity)
 	}
 }

@@ -65,14 +65,14 @@ func TestTheChildHasNoPrivilege(t *testing.T) {
 	}
 	got, err := (&Periph{args: []string{"child-answers"}}).Read(t.Context())
 	if err != nil || !reflect.DeepEqual(got.Buses.I2C, []string{"uid-65534"}) {
-		t.Errorf("the child ran as %v, %v", got.Buses.I2C, err)
+		t.Errorf("the child ran as %v, %v; want uid 65534", got.Buses.I2C, err)
 	}
 }
 
 func TestOnlyTheGroupsOfBusesAreKept(t *testing.T) {
 	root := rootOf(t, map[string]string{"etc/group": "root:x:0:\nsudo:x:27:gpio\ngpio:x:986:pi\ni2c:x:0:\nspi:x:989:\n"})
 	if got := groupIDs(tree(root), busGroups); !reflect.DeepEqual(got, []uint32{986, 989}) {
-		t.Errorf("got %v", got)
+		t.Errorf("the groups are %v, want those of gpio and spi: 986 and 989", got)
 	}
 }
 

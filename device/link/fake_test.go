@@ -279,7 +279,7 @@ func (h *hub) serve(c net.Conn) {
 func (h *hub) published(p *packets.PublishPacket) packets.ControlPacket {
 	a, err := wire.ParseTopic(wire.DefaultPrefix, p.TopicName)
 	if err != nil || p.Retain {
-		h.t.Errorf("published %s, retained %v: %v", p.TopicName, p.Retain, err)
+		h.t.Errorf("the device published %s, retained %v: %v; want a valid topic, not retained", p.TopicName, p.Retain, err)
 		return nil
 	}
 	if h.losing(string(a.Channel)) {

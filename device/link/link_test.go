@@ -50,10 +50,10 @@ func TestLeasesComeEveryIntervalPlusUpToFourPercent(t *testing.T) {
 			}
 		}
 		if len(at) < 3600/11 {
-			t.Errorf("%d leases in an hour", len(at))
+			t.Errorf("%d leases in an hour, want one every 11s at least", len(at))
 		}
 		if n := with(h, func(h *hub) int { return h.connects }); n != 1 {
-			t.Errorf("connected %d times in a quiet hour", n)
+			t.Errorf("connected %d times in a quiet hour, want once", n)
 		}
 	})
 }
@@ -69,7 +69,7 @@ func TestTheHubSetsTheLeaseInterval(t *testing.T) {
 		began := time.Now()
 		time.Sleep(10 * time.Minute)
 		if n := len(h.times("lease", began)); n < 18 || n > 20 {
-			t.Errorf("%d leases in ten minutes at 30s", n)
+			t.Errorf("%d leases in ten minutes at an interval of 30s, want 18 to 20", n)
 		}
 	})
 }
@@ -88,7 +88,7 @@ func TestAQuietDeviceReportsWithinFiveMinutes(t *testing.T) {
 			different[at-last], last = true, at
 		}
 		if len(different) < 50 {
-			t.Errorf("%d different pauses: no jitter", len(different))
+			t.Errorf("%d different pauses, want at least 50: no jitter", len(different))
 		}
 	})
 }
@@ -219,7 +219,7 @@ func TestAHalfOpenLinkIsNoticedWithinTwentySeconds(t *testing.T) {
 					}
 					h.deaf.Store(false)
 					if took := time.Since(began); took > 20*time.Second {
-						t.Errorf("the loss was noticed after %s", took)
+						t.Errorf("the fault was noticed after %s, want at most 20s", took)
 					}
 				})
 			}
@@ -281,7 +281,7 @@ func TestNoLeasesQueueWhileTheHubIsAway(t *testing.T) {
 		time.Sleep(line.MaxPause)
 		at := h.times("lease", back)
 		if len(at) == 0 || len(at) > 7 {
-			t.Fatalf("%d leases in the first minute after an outage of ten minutes", len(at))
+			t.Fatalf("%d leases in the first minute after an outage of ten minutes, want 1 to 7", len(at))
 		}
 		after := with(h, func(h *hub) uint64 { return h.lease.Seq })
 		if after != before+uint64(len(at)) {
@@ -346,7 +346,7 @@ func TestARefusedDeviceReportsTheReason(t *testing.T) {
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
 		if _, err := l.Online(); err == nil || !strings.Contains(err.Error(), "another machine uses this node name") {
-			t.Errorf("%v", err)
+			t.Errorf("Online returns %v, want the reason of the refusal", err)
 		}
 	})
 }
@@ -370,10 +370,10 @@ func TestAnOrderlyStopIsReported(t *testing.T) {
 		a.mu.Unlock()
 	})
 	if r := h.status.Status.Conditions[0].Reason; r != "NodeShutdown" {
-		t.Errorf("the last status has reason %s", r)
+		t.Errorf("the last status has reason %s, want NodeShutdown", r)
 	}
 	if len(h.presence) != 1 || h.presence[0].State != wire.PresenceShutdown || h.presence[0].Boot != "b1" {
-		t.Errorf("presence %+v", h.presence)
+		t.Errorf("the presence is %+v, want one shutdown of boot b1", h.presence)
 	}
 	if h.received[len(h.received)-1].what != "disconnect" || len(h.wills) != 0 {
 		t.Errorf("received %v, wills %v; want a DISCONNECT and no will", h.received, h.wills)
@@ -390,7 +390,7 @@ func TestACutLinkFiresTheWillWithItsBoot(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		if w := with(h, func(h *hub) []wire.Presence { return h.wills }); len(w) != 1 || w[0] != (wire.Presence{
 			Boot: "b1", State: wire.PresenceLost, Connection: 1}) {
-			t.Errorf("wills %v", w)
+			t.Errorf("the wills are %v, want one of boot b1", w)
 		}
 	})
 }
@@ -470,11 +470,11 @@ func TestRequestsReachTheAgentAndTheLinkAnswersRefresh(t *testing.T) {
 		h.request("r3", wire.Request{Type: "dance"})
 		synctest.Wait()
 		if !slices.Equal(a.requests, []string{"r2 logs", "r3 dance"}) {
-			t.Errorf("the agent received %q", a.requests)
+			t.Errorf("the agent received %q, want r2 and r3 only", a.requests)
 		}
 		if s, p := h.times("status", began.Add(time.Nanosecond)), h.times(
 			"pods", began.Add(time.Nanosecond)); len(s)+len(p) > 2 {
-			t.Errorf("refresh was answered by %d statuses and %d pods", len(s), len(p))
+			t.Errorf("refresh was answered by %d statuses and %d lists of pods, want one each", len(s), len(p))
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()

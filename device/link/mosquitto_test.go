@@ -166,7 +166,7 @@ func TestALinkOverMosquitto(t *testing.T) {
 			lost++
 		}
 		if strings.HasSuffix(h, "RETAINED") {
-			t.Errorf("%s", h)
+			t.Errorf("the device has published a retained message: %s", h)
 		}
 	}
 	if lost != 1 {

@@ -181,7 +181,7 @@ func TestTheLinkTriesTheNextAddressWhenOneFails(t *testing.T) {
 			next = append(next, a)
 		}
 		if used != 1 {
-			t.Fatalf("%d addresses are in use at once", used)
+			t.Fatalf("%d addresses are in use at once, want 1", used)
 		}
 		left = next
 	}
@@ -237,7 +237,7 @@ func TestAnAddressThatWasGoodIsTriedFirst(t *testing.T) {
 			t.Error("now reports a single address, want several")
 		}
 		if now, _ := l.route.now(); now.url != first.url {
-			t.Errorf("after a good session at %s, the next try is at %s", first.url, now.url)
+			t.Errorf("after a good session at %s, the next try is at %s, want the same", first.url, now.url)
 		}
 		seen := map[string]bool{first.url: true}
 		for range 2 {
@@ -279,11 +279,11 @@ func TestDevicesOfAFailedAddressSpreadOverAllOthers(t *testing.T) {
 	}
 	for _, url := range []string{"mqtts://a", "mqtts://b", "mqtts://c"} {
 		if began[url] < 800 || began[url] > 1200 {
-			t.Errorf("%d of 3000 devices begin with %s", began[url], url)
+			t.Errorf("%d of 3000 devices begin with %s, want about 1000", began[url], url)
 		}
 	}
 	if after["mqtts://a"] != 0 || after["mqtts://b"] < 350 || after["mqtts://c"] < 350 {
-		t.Errorf("devices of the failed address a went to %v", after)
+		t.Errorf("devices of the failed address a went to %v, want about half to b and half to c", after)
 	}
 }
 
@@ -314,7 +314,7 @@ func TestAnAddressThatDropsPacketsTimesOutEarly(t *testing.T) {
 		go func() { done <- l.Run(ctx) }()
 		time.Sleep(4300 * time.Millisecond)
 		if online, err := l.Online(); !online {
-			t.Errorf("not connected after 4.3 s: %v", err)
+			t.Errorf("not connected to the second address after 4.3 s: %v", err)
 		}
 		cancel()
 		<-done
@@ -362,7 +362,8 @@ func TestAnAddressThatAcknowledgesNothingIsLeft(t *testing.T) {
 			go func() { done <- l.Run(ctx) }()
 			time.Sleep(3 * time.Minute)
 			if n := with(mute, func(h *hub) int { return h.connects }); n != 1 {
-				t.Errorf("behind a broker %v: connected %d times to the address that acknowledges nothing", external, n)
+				t.Errorf("behind a broker %v: connected %d times to the address that acknowledges nothing, want once", external,
+					n)
 			}
 			agree(t, good, a, "at the second address")
 			cancel()
@@ -386,6 +387,6 @@ func TestVerifyConnectionGetsTheDialledAddress(t *testing.T) {
 	conf.VerifyConnection = func(s tls.ConnectionState) error { names <- s.ServerName; return nil }
 	over(t, conf, all[0].url)
 	if name := <-names; name != "127.0.0.1" {
-		t.Errorf("VerifyConnection got server name %q", name)
+		t.Errorf("VerifyConnection got server name %q, want the dialled address", name)
 	}
 }

@@ -96,7 +96,7 @@ func TestTheLinkShowsItsCertificateAndChecksTheHubs(t *testing.T) {
 		defer stop()
 		await(t, "the connection", func() bool { online, _ := l.Online(); return online })
 		if name := <-names; name != "pi-1" {
-			t.Errorf("the hub saw the certificate of %q", name)
+			t.Errorf("the hub saw the certificate of %q, want pi-1", name)
 		}
 	})
 	for name, c := range map[string]struct {

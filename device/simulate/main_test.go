@@ -26,7 +26,7 @@ func TestMistakesOnTheCommandLineAreReported(t *testing.T) {
 	var help strings.Builder
 	if _, err := options([]string{"--help"}, &help); !errors.Is(err, flag.ErrHelp) ||
 		!strings.Contains(help.String(), "undervoltage") || !strings.Contains(help.String(), "-speed") {
-		t.Errorf("--help returns %v and prints %s", err, help.String())
+		t.Errorf("--help returns %v and prints %s, want the flags and the verbs", err, help.String())
 	}
 	if o, err := options(strings.Fields(hub+"--script night --speed 3 --log-level error"), t.Output()); err != nil ||
 		o.Count != 8 || o.Sites != 3 || o.Prefix != "sim" || o.Script == nil || o.Speed != 3 {

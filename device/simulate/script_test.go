@@ -146,7 +146,7 @@ func TestTheNight(t *testing.T) {
 	}
 	o.Count = 4
 	if err := o.Check(); err == nil || !strings.Contains(err.Error(), "night:") {
-		t.Errorf("with four devices: %v", err)
+		t.Errorf("with four devices the night is checked with %v, want an error", err)
 	}
 	used, active := map[string]bool{"return": true}, 0 // an event with for= ends by itself
 	for _, x := range s.steps() {
@@ -244,7 +244,7 @@ func TestALineIsSlowOrCut(t *testing.T) {
 			return string(b), err
 		}
 		if got, err := echoed(c, time.Second); got != "hello" {
-			t.Errorf("over a working line: %q, %v", got, err)
+			t.Errorf("over a working line: %q, %v; want hello", got, err)
 		}
 		l.set(false, 10, time.Second)
 		began := time.Now()
@@ -343,13 +343,13 @@ func TestAScriptChangesDevices(t *testing.T) {
 		time.Sleep(5*time.Second + time.Millisecond) // 10 s of the script, at twice the speed
 		if output, c := till(); c.State != engine.Exited || c.ExitCode != 3 ||
 			!strings.HasSuffix(output, "\nno prices\nbye\n") {
-			t.Errorf("the container is %s with exit code %d and output %q", c.State, c.ExitCode, output)
+			t.Errorf("the container is %s with exit code %d and output %q, want it ended with 3", c.State, c.ExitCode, output)
 		}
 		if output, c := tiller(); c.State != engine.Running {
-			t.Errorf("a container of another workload is %s: %q", c.State, output)
+			t.Errorf("a container of another workload is %s with output %q, want it running", c.State, output)
 		}
 		if list, _ := all[1].engine.Containers(ctx, plan.LabelPodName); list[0].State != engine.Running {
-			t.Errorf("the container on another site is %s", list[0].State)
+			t.Errorf("the container on another site is %s, want it running", list[0].State)
 		}
 		again := started(t, all[3], "till-5c6b-again", "a/till:1")
 		if _, c := again(); c.State != engine.Running {
@@ -362,7 +362,7 @@ func TestAScriptChangesDevices(t *testing.T) {
 		err := all[4].engine.Pull(ctx, "a/menu:2", nil, nil)
 		if !errors.Is(err, engine.ErrNotFound) ||
 			!strings.Contains(err.Error(), "manifest for a/menu:2 not found: manifest unknown") {
-			t.Errorf("pulling a missing image: %v", err)
+			t.Errorf("pulling a missing image: %v, want Docker's error", err)
 		}
 
 		time.Sleep(4 * time.Second) // until 22 s of the script

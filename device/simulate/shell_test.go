@@ -88,13 +88,13 @@ func TestFilesAreCopiedIntoASimulatedContainerAndBack(t *testing.T) {
 			}
 		}
 		if out, code := run(nil, "tar", "cf", "-", "/nothing"); code != 1 || !strings.Contains(out, "no such file") {
-			t.Errorf("%d %q", code, out)
+			t.Errorf("tar exits with %d and prints %q, want 1 and the reason", code, out)
 		}
 		big := &tar.Header{Name: "big", Size: maxFiles + 1}
 		in.Reset()
 		_ = tar.NewWriter(&in).WriteHeader(big)
 		if out, code := run(&in, "tar", "-xmf", "-", "-C", "/tmp"); code != 1 || !strings.Contains(out, "holds 32 MiB") {
-			t.Errorf("%d %q", code, out)
+			t.Errorf("tar exits with %d and prints %q, want 1 and the reason", code, out)
 		}
 	})
 }

@@ -32,7 +32,7 @@ func TestDevicesAreSpreadOverSitesAndArchitectures(t *testing.T) {
 		archs[boardOf(n, NodeName("sim", n)).arch]++
 	}
 	if len(sites) != 3 || sites["site-01"] != 27 || sites["site-03"] != 26 {
-		t.Errorf("sites %v", sites)
+		t.Errorf("the devices of each site are %v, want 27, 27 and 26", sites)
 	}
 	for _, a := range []string{"arm64", "arm", "amd64"} {
 		if archs[a] == 0 {

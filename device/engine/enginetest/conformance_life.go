@@ -79,7 +79,7 @@ var lifeCases = []conformanceCase{
 		k.equal(c.Pid, 0)
 		k.equal(c.IP, "")
 		if c.FinishedAt.Sub(c.StartedAt) < 100*time.Millisecond { // engines record the start slightly late
-			k.Fatalf("the container ran from %v to %v", c.StartedAt, c.FinishedAt)
+			k.Fatalf("the container ran from %v to %v, want at least 100ms", c.StartedAt, c.FinishedAt)
 		}
 	}},
 	{"without arguments a container runs the image's program", func(k *kit) {
@@ -149,7 +149,7 @@ var lifeCases = []conformanceCase{
 			k.Fatalf("got error %v", err)
 		}
 		if state := k.look(id).State; state == engine.Running {
-			k.Fatal("the container runs")
+			k.Fatal("a container whose command is missing runs")
 		}
 		k.must(k.Remove(k.ctx, id))
 	}},
@@ -212,7 +212,7 @@ var lifeCases = []conformanceCase{
 			names = append(names, c.Name)
 		}
 		if !slices.Equal(names, []string{first.Name, second.Name}) {
-			k.Fatalf("the list is %v", names)
+			k.Fatalf("the list is %v, want the containers with the label by name", names)
 		}
 	}},
 	{"a container that shares a network has no address, and is removed with the owner", func(k *kit) {
@@ -243,7 +243,7 @@ var lifeCases = []conformanceCase{
 		first.Ports, second.Ports = port, port
 		k.start(first)
 		if err := k.Start(k.ctx, k.create(second)); err == nil {
-			k.Fatal("the second container started")
+			k.Fatal("a second container with the same port started")
 		}
 	}},
 	{"a container that exceeds its memory limit is killed", func(k *kit) {
@@ -273,7 +273,7 @@ var lifeCases = []conformanceCase{
 		k.must(err)
 		i := slices.IndexFunc(images, func(i engine.Image) bool { return i.ID == id })
 		if i < 0 || !slices.Contains(images[i].Tags, ToolImage) || images[i].Size < 1<<20 || !images[i].InUse {
-			k.Fatalf("images are %+v", images)
+			k.Fatalf("the images are %+v, want the tool's in use, with its name and size", images)
 		}
 		if again, ok, err := k.HasImage(k.ctx, id); err != nil || !ok || again != id {
 			k.Fatalf("HasImage by id: %q %v %v", again, ok, err)

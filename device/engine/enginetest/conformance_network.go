@@ -55,7 +55,7 @@ var networkCases = []conformanceCase{
 		k.inside(first, n)
 		k.inside(second, n)
 		if k.look(first.ID).State != engine.Running || first.IP == second.IP {
-			k.Fatalf("the containers are %+v and %+v", k.look(first.ID), second)
+			k.Fatalf("the containers are %+v and %+v, want two addresses of the network", k.look(first.ID), second)
 		}
 	}},
 	{"concurrent calls for one network succeed", func(k *kit) {
@@ -117,7 +117,7 @@ var networkCases = []conformanceCase{
 		k.must(k.EnsureNetwork(k.ctx, n))
 		other.CIDR = n.CIDR
 		if err := k.EnsureNetwork(k.ctx, other); err == nil {
-			k.Fatal("both networks were created")
+			k.Fatal("two networks with the same addresses were created")
 		}
 	}},
 	{"a network does not get the addresses of the engine's own network, used or not", func(k *kit) {
@@ -136,7 +136,7 @@ var networkCases = []conformanceCase{
 	{"an invalid address range is an error", func(k *kit) {
 		for _, cidr := range []string{"", "10.64.0.0", "10.64.0.1/24", "ten"} {
 			if err := k.EnsureNetwork(k.ctx, engine.Network{Name: "flotilla-test-nothing", CIDR: cidr}); err == nil {
-				k.Fatalf("%q does", cidr)
+				k.Fatalf("the address range %q is accepted", cidr)
 			}
 		}
 	}},

@@ -61,7 +61,7 @@ var streamCases = []conformanceCase{
 		at, err := time.Parse(time.RFC3339Nano, stamp)
 		k.must(err)
 		if age := time.Since(at); age < -2*time.Second || age > 20*time.Second {
-			k.Fatalf("the line is from %s", at)
+			k.Fatalf("the line has the time %s, want the present time", at)
 		}
 	}},
 	{"a log can begin at a time", func(k *kit) {
@@ -119,7 +119,7 @@ var streamCases = []conformanceCase{
 		code, err := k.Exec(k.ctx, id, []string{"/nothing"}, engine.Streams{})
 		k.must(err)
 		if code != 126 && code != 127 {
-			k.Fatalf("the exit code is %d", code)
+			k.Fatalf("the exit code is %d, want 126 or 127", code)
 		}
 	}},
 	{"a command ends with its context", func(k *kit) {
@@ -327,7 +327,7 @@ var streamCases = []conformanceCase{
 		answer, err := io.ReadAll(conn)
 		k.must(err)
 		if !strings.HasPrefix(string(answer), "HTTP/1.1 200") || !strings.Contains(string(answer), "hello") {
-			k.Fatalf("the port answers %q", answer)
+			k.Fatalf("the port answers %q, want status 200", answer)
 		}
 		if _, err := k.Dial(k.ctx, id, 8081); err == nil ||
 			!strings.Contains(err.Error(), "connection refused: nothing listens on port 8081") {
@@ -383,7 +383,7 @@ var streamCases = []conformanceCase{
 		n, err = k.Files(k.ctx, id)
 		k.must(err)
 		if n > 100 { // engines that hide the root report 0
-			k.Fatalf("Files returns %d files", n)
+			k.Fatalf("Files returns %d files, want at most 100", n)
 		}
 		_, err = k.Files(k.ctx, "flotilla-test-nothing")
 		k.mustBe(err, engine.ErrNotFound)

@@ -52,7 +52,7 @@ func only(t *testing.T, fake *enginetest.Fake) engine.Container {
 	t.Helper()
 	list, err := fake.Containers(t.Context(), "ours")
 	if err != nil || len(list) != 1 {
-		t.Fatalf("containers are %v, %v", list, err)
+		t.Fatalf("the containers are %v, %v; want one", list, err)
 	}
 	return list[0]
 }
@@ -73,7 +73,7 @@ func TestContainersEndWithTheirPlay(t *testing.T) {
 			}
 			if c := only(t, fake); c.State != engine.Exited || c.ExitCode != 3 || !c.OOMKilled ||
 				!c.FinishedAt.Equal(begin.Add(time.Hour)) {
-				t.Errorf("the container is %+v", c)
+				t.Errorf("the container is %+v, want it OOM-killed after an hour with exit code 3", c)
 			}
 		})
 }
@@ -100,10 +100,10 @@ func TestStopping(t *testing.T) {
 					t.Fatal(err)
 				}
 				if took := time.Since(begin); took != c.takes {
-					t.Errorf("the call took %s", took)
+					t.Errorf("the call took %s, want %s", took, c.takes)
 				}
 				if got := only(t, fake); got.State != engine.Exited || got.ExitCode != c.code {
-					t.Errorf("the container is %+v", got)
+					t.Errorf("the container is %+v, want it exited with %d", got, c.code)
 				}
 			})
 		})
@@ -119,11 +119,11 @@ func TestAStopContinuesWhenItsCallerGivesUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c := only(t, fake); c.State != engine.Running {
-			t.Errorf("the container is %s before the end of its stop", c.State)
+			t.Errorf("before the end of its stop the container is %s, want running", c.State)
 		}
 		time.Sleep(9 * time.Second)
 		if c := only(t, fake); c.ExitCode != 137 {
-			t.Errorf("the container is %+v", c)
+			t.Errorf("after its grace period the container is %+v, want exit code 137", c)
 		}
 	})
 }
@@ -152,10 +152,10 @@ func TestPulling(t *testing.T) {
 					t.Errorf("got error %v", err)
 				}
 				if took := time.Since(begin); took != c.takes {
-					t.Errorf("the call took %s", took)
+					t.Errorf("the call took %s, want %s", took, c.takes)
 				}
 				if _, ok, _ := fake.HasImage(t.Context(), "new:1"); ok != (c.want == nil) {
-					t.Errorf("after the pull the image exists: %v", ok)
+					t.Errorf("after the pull the image exists: %v, want the opposite", ok)
 				}
 			})
 		})
@@ -163,10 +163,10 @@ func TestPulling(t *testing.T) {
 	bubble(t, enginetest.Play{}, func(t *testing.T, fake *enginetest.Fake) {
 		fake.OfferImage("new:1", enginetest.Offer{Auth: secret})
 		if err := fake.Pull(t.Context(), "new:1", nil, nil); err == nil || !strings.Contains(err.Error(), "credentials") {
-			t.Errorf("without credentials: %v", err)
+			t.Errorf("a pull without credentials: %v, want an error about credentials", err)
 		}
 		if err := fake.Pull(t.Context(), "other:1", nil, nil); !errors.Is(err, engine.ErrNotFound) {
-			t.Errorf("an image that is not offered: %v", err)
+			t.Errorf("a pull of an image that is not offered: %v, want ErrNotFound", err)
 		}
 	})
 }
@@ -203,7 +203,7 @@ func TestAnOutageEndsCallsButNotContainers(t *testing.T) {
 			}
 			fake.SetDown(false)
 			if c := only(t, fake); c.State != engine.Running {
-				t.Errorf("the container is %s", c.State)
+				t.Errorf("after the outage the container is %s, want running", c.State)
 			}
 		},
 	)
@@ -214,7 +214,7 @@ func TestFaultsOfContainers(t *testing.T) {
 		ctx := t.Context()
 		id := start(t, fake, engine.Spec{Name: "a"})
 		if !fake.OOMKill("a") || fake.OOMKill("nobody") {
-			t.Error("Exit does not report which container it found")
+			t.Error("OOMKill does not report whether it found the container")
 		}
 		if c := only(t, fake); !c.OOMKilled || c.ExitCode != 137 {
 			t.Errorf("after OOMKill the container is %+v", c)
@@ -231,7 +231,7 @@ func TestFaultsOfContainers(t *testing.T) {
 		}
 		fake.HalfRemove("a")
 		if err := fake.Start(ctx, id); err == nil || only(t, fake).State != engine.Dead {
-			t.Errorf("starting a half-removed container: %v", err)
+			t.Errorf("starting a half-removed container: %v, want an error and state dead", err)
 		}
 		fake.Lose("a")
 		if list, _ := fake.Containers(ctx, "ours"); len(list) != 0 {
@@ -255,7 +255,7 @@ func TestUsageGrowsWithTime(t *testing.T) {
 		fake.Use("a", 1000, 7)
 		time.Sleep(10 * time.Second)
 		if u, err := fake.Usage(t.Context(), id); err != nil || u != (engine.Usage{CPUNanos: 15e9, MemoryBytes: 7}) {
-			t.Errorf("the container is %+v, %v", u, err)
+			t.Errorf("the container's usage is %+v, %v; want 15 s and 7 bytes", u, err)
 		}
 	})
 }
@@ -270,11 +270,11 @@ func TestRecordedCalls(t *testing.T) {
 		_ = fake.Remove(t.Context(), id)
 		_ = fake.RemoveImage(t.Context(), "app:1")
 		if took := time.Since(begin); took != 5*time.Second {
-			t.Errorf("the call took %s", took)
+			t.Errorf("the call took %s, want 5s", took)
 		}
 		if got := fake.Calls(); !slices.Equal(got, []string{"Create a", "Start a", "Stop a 30s", "Remove a",
 			"RemoveImage app:1"}) {
-			t.Errorf("calls are %q", got)
+			t.Errorf("the recorded calls are %q", got)
 		}
 	})
 }
@@ -305,12 +305,12 @@ func TestAFollowedLogIsCompleteWithoutRepeats(t *testing.T) {
 			}
 		}
 		if out.String() != "run 0\nstill 0\n" {
-			t.Errorf("the follower got %q", out.String())
+			t.Errorf("the follower got %q, want only run 0", out.String())
 		}
 		out.Reset()
 		if err := fake.Logs(t.Context(), id, engine.LogOptions{Tail: 2}, &out, io.Discard); err != nil ||
 			out.String() != "run 7\nrun 8\n" {
-			t.Errorf("the last lines are %q, %v", out.String(), err)
+			t.Errorf("the last lines are %q, %v; want run 7 and run 8", out.String(), err)
 		}
 	})
 }
@@ -328,7 +328,7 @@ func TestAThousandFakesStartNoGoroutines(t *testing.T) {
 			}
 		}
 		if now := runtime.NumGoroutine(); now > goroutines+5 {
-			t.Errorf("%d goroutines became %d", goroutines, now)
+			t.Errorf("%d goroutines became %d, want at most 5 more", goroutines, now)
 		}
 	})
 }
