@@ -205,8 +205,8 @@ func (h *Helper) swap(from, to Files) error {
 	return h.clean()
 }
 
-// dropSpareFiles handles an error of writing the .prev files. After a restore they would hold the
-// failed files, so they are removed to make room.
+// dropSpareFiles handles an error of writing the .prev files. In a restore they would hold the
+// files of the failed trial, so they are removed to make room.
 func (h *Helper) dropSpareFiles(err error, prev ...string) error {
 	if err == nil || h.state.Phase != PhaseReturning {
 		return err
@@ -218,8 +218,8 @@ func (h *Helper) dropSpareFiles(err error, prev ...string) error {
 	return errors.Join(errs...)
 }
 
-// Overdue reports whether a trial runs, and the time left until its deadline. A trial that is
-// undecided after its deadline means that the agent does not run.
+// Overdue reports whether a trial runs, and the time left until two minutes after its deadline. A
+// trial that is still undecided then means that the agent does not run.
 func (h *Helper) Overdue() (trial bool, left time.Duration) {
 	const grace = 2 * time.Minute
 	if h.state.Phase != PhaseArmed || !h.mayBeInTrial() || h.state.Boot == h.Board.BootID() {

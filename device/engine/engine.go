@@ -123,7 +123,7 @@ type Device struct {
 // A Progress is the progress of a pull. The size of a layer becomes known when its download begins.
 type Progress struct {
 	Layers, Done int
-	Bytes, Total int64 // of the layers with a known size
+	Bytes, Total int64 // bytes of the layers with a known size
 }
 
 // A State is a container's state.

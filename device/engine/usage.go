@@ -119,8 +119,8 @@ func less(a, b uint64) uint64 {
 	return a - b
 }
 
-// inactiveFile returns the file pages that the kernel can drop. cgroup v1 sums over children under
-// total_…, v2 under the plain name; Podman does not report them.
+// inactiveFile returns the file pages that the kernel can drop. cgroup v1 has the sum over child
+// groups as total_inactive_file, v2 as inactive_file; Podman does not report these pages.
 func inactiveFile(stats map[string]uint64) uint64 {
 	if v, ok := stats["total_inactive_file"]; ok {
 		return v
@@ -129,7 +129,7 @@ func inactiveFile(stats map[string]uint64) uint64 {
 }
 
 // groupUsage reads the usage of the control group of a container's process. On a kernel that does
-// not count memory by group the engine reports 0 too.
+// not count memory by group, MemoryBytes is 0, as in the engine's own answer.
 func groupUsage(proc, cgroup string, pid int, containerID string) (u Usage, ok bool) {
 	if pid <= 1 {
 		return Usage{}, false

@@ -168,15 +168,15 @@ func (d *decider) goBack(failed bool, why string) string {
 	return Wait
 }
 
-// hold goes back and waits for a higher retry counter, although the candidate is not shown to be
+// hold rolls back and waits for a higher retry counter, although the candidate is not shown to be
 // bad: if the board hangs, a person may need to cut its power at each attempt.
 func (d *decider) hold(why string) string {
 	d.j.Held = true
 	return d.goBack(true, why+"; raise the retry of its rollout to try again")
 }
 
-// noVerdict goes back from a trial that ended undecided, for example by a power cut. The candidate
-// counts as bad only if every attempt ran and ended undecided.
+// noVerdict rolls back after a trial that ended undecided, for example by a power cut. The
+// candidate counts as bad only if every attempt ran and ended undecided.
 func (d *decider) noVerdict(ran bool, why string) string {
 	if ran {
 		d.j.Ran++

@@ -70,7 +70,8 @@ func (d *decider) verifying() string {
 		}
 		return d.goBack(true, why)
 	case len(d.f.Failing) > 0:
-		d.say(wire.FirmwareVerifying, "until %s: %s", d.j.Deadline, strings.Join(d.f.Failing, "; "))
+		d.say(wire.FirmwareVerifying, "checks fail, and the deadline is %s after the boot: %s", d.j.Deadline,
+			strings.Join(d.f.Failing, "; "))
 	default:
 		d.say(wire.FirmwareVerifying, "all checks hold; the configuration is kept when they have held for %s", d.j.StableFor)
 	}

@@ -62,7 +62,7 @@ type Host struct {
 	Hostname  string `json:"hostname,omitempty"`
 	OS        string `json:"os"`                // GOOS
 	Arch      string `json:"arch"`              // GOARCH of the agent
-	Variant   string `json:"variant,omitempty"` // of an ARM processor: v6, v7, v8
+	Variant   string `json:"variant,omitempty"` // variant of an ARM processor: v6, v7, v8
 	CPU       string `json:"cpu,omitempty"`
 	Kernel    string `json:"kernel,omitempty"`
 	Image     string `json:"image,omitempty"`     // such as Debian GNU/Linux 12 (bookworm)
@@ -83,7 +83,7 @@ type Board struct {
 	Model      string    `json:"model,omitempty"`
 	Compatible []string  `json:"compatible,omitempty"` // device-tree names, the most specific first
 	Serial     string    `json:"serial,omitempty"`
-	Revision   *Revision `json:"revision,omitempty"` // of Raspberry Pis only
+	Revision   *Revision `json:"revision,omitempty"` // set for Raspberry Pis only
 }
 
 // A Firmware is the program that started the kernel.

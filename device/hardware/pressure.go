@@ -80,10 +80,10 @@ var (
 		"TemperatureGood", "the processor's temperature is below its limit"}
 )
 
-// Pressure computes the conditions MemoryPressure, DiskPressure, PIDPressure, OutOfDisk and, with a
-// threshold for it, TemperatureOK. Pressure begins when a hard or soft threshold is crossed and
-// lasts for PressureHold. A signal that cannot be measured makes its condition Unknown unless
-// another signal of the condition crosses its threshold. Eviction is due at once for a hard
+// Pressure computes the conditions MemoryPressure, DiskPressure, PIDPressure, OutOfDisk and, if the
+// temperature has a threshold, TemperatureOK. Pressure begins when a hard or soft threshold is
+// crossed and lasts for PressureHold. A signal that cannot be measured makes its condition Unknown
+// unless another signal of the condition crosses its threshold. Eviction is due at once for a hard
 // threshold, and for a soft one after its period. Pressure is a pure function: it returns its
 // state.
 func Pressure(s Stats, l Limits, held Held, now time.Time) ([]corev1.NodeCondition, Held) {

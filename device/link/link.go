@@ -63,7 +63,7 @@ type Config struct {
 	Dial func(context.Context) (net.Conn, error)
 
 	Prefix         string        // prefix of all topics; empty: wire.DefaultPrefix
-	LeaseInterval  time.Duration // until the hub sets another interval; 0: 10 s
+	LeaseInterval  time.Duration // lease interval until the hub sets another; 0: 10 s
 	StatusInterval time.Duration // longest time without a status; 0: 5 min
 
 	Source Source

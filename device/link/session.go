@@ -133,7 +133,7 @@ func (s *session) subscribe(ctx context.Context) error {
 	}
 	for filter, code := range t.Result() {
 		if code == 0x80 {
-			return fmt.Errorf("the hub refuses the subscription to %s: is the topic prefix %q the hub's?", filter,
+			return fmt.Errorf("the hub refuses the subscription to %s: check that %q is its topic prefix", filter,
 				s.l.cfg.Prefix)
 		}
 	}

@@ -29,7 +29,7 @@ func openPath(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// pathOf returns the current path of an open file, for messages and as a start.
+// pathOf returns the current path of an open file.
 func pathOf(f *os.File) (string, error) { return os.Readlink(viaProc(f)) }
 
 // viaProc returns a path of an open file that cannot be redirected.

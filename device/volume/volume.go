@@ -47,7 +47,7 @@ type keyedLocks struct {
 
 type queue struct {
 	sync.Mutex
-	users int // holder and waiters; keyedLocks.mu guards it
+	users int // number of goroutines that hold the lock or wait for it; keyedLocks.mu guards users
 }
 
 // take locks a uid and returns the function that unlocks it.
