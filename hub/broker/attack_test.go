@@ -24,7 +24,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestS1PublishingForOtherNodesIsDroppedAndReported(t *testing.T) {
+func TestPublishingForOtherNodesIsDroppedAndReported(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		victim := dialPipe(t, n, "pi-2", nil)
@@ -80,7 +80,7 @@ func TestOffencesAreReportedOnceInTenSecondsWithTheirNumber(t *testing.T) {
 	})
 }
 
-func TestS2ForeignSubscriptionsAreRefused(t *testing.T) {
+func TestForeignSubscriptionsAreRefused(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", nil)
@@ -111,7 +111,7 @@ func TestS2ForeignSubscriptionsAreRefused(t *testing.T) {
 	})
 }
 
-func TestS3AndS4AConnectedDeviceKeepsItsNode(t *testing.T) {
+func TestAConnectedDeviceKeepsItsNode(t *testing.T) {
 	d := &recorder{refuse: func(p Peer) error {
 		if p.Machine != "3f2a9c0d1e4b5a67" {
 			return fmt.Errorf("machine %q uses the name of a connected node", p.Machine)
@@ -167,7 +167,7 @@ func TestOtherVersionsOfMQTTAreRefusedInTheirOwnFormat(t *testing.T) {
 	}
 }
 
-func TestS5OnlyOurCertificatesAreAccepted(t *testing.T) {
+func TestOnlyOurCertificatesAreAccepted(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	hour := time.Now().Add(time.Hour)
 	device := pkix.Name{CommonName: "pi-1", Organization: []string{Organization}}
@@ -272,7 +272,7 @@ const idleConns = 5000 // number of connections
 
 // The dialling of so many connections takes long on a busy machine, so the broker gives them enough
 // time here. The next test checks that they end.
-func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
+func TestFiveThousandIdleConnectionsCostLittle(t *testing.T) {
 	ca := newAuthority(t)
 	l, dev := loopback(t), loopback(t)
 	d := &recorder{}
@@ -307,7 +307,7 @@ func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 	}
 }
 
-func TestS6FiveThousandIdleConnectionsEnd(t *testing.T) {
+func TestFiveThousandIdleConnectionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, d := pipe.New(), &recorder{}
 		b := start(t, Config{Handler: d, DevListen: n, Limits: Limits{Greeting: idleConns}})
@@ -338,7 +338,7 @@ func TestS6FiveThousandIdleConnectionsEnd(t *testing.T) {
 	})
 }
 
-func TestS7BadPayloadsAreAcknowledgedDroppedAndReported(t *testing.T) {
+func TestBadPayloadsAreAcknowledgedDroppedAndReported(t *testing.T) {
 	for _, payload := range []string{"", "x", "null", `{"boot":"b1","seq":1e308}`, "{\"boot\":\"\xff\"}", `{"boot":"b1"`, `{"x":"` + strings.Repeat("x", 250<<10) + `"}`} {
 		t.Run(fmt.Sprintf("%.20q", payload), func(t *testing.T) {
 			d := &recorder{}
@@ -358,7 +358,7 @@ func TestS7BadPayloadsAreAcknowledgedDroppedAndReported(t *testing.T) {
 	}
 }
 
-func TestS8AFloodIsReadSlowlyAndOthersAreNotDelayed(t *testing.T) {
+func TestAFloodIsReadSlowlyAndOthersAreNotDelayed(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		flood, good := dialPipe(t, n, "pi-1", nil), dialPipe(t, n, "pi-2", nil)
@@ -511,7 +511,7 @@ func TestAPanicOfAParserReleasesItsSlot(t *testing.T) {
 	})
 }
 
-func TestPacketsWithoutNewsAreReadAsSlowlyAsNews(t *testing.T) {
+func TestPacketsWithoutMessagesAreReadAsSlowlyAsMessages(t *testing.T) {
 	many := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Qos: 1}, ProtocolVersion: 4,
 		PacketID: 1}
 	for i := range 64 {

@@ -62,8 +62,8 @@ type Owner struct {
 // Limits of waiting messages.
 const (
 	maxQueued      = 64       // messages of a node that wait for the Handler
-	maxQueuedBytes = 2 << 20  // bytes of them, of a node
-	maxAllQueued   = 64 << 20 // bytes of them, of all nodes
+	maxQueuedBytes = 2 << 20  // bytes of a node's messages that wait for the Handler
+	maxAllQueued   = 64 << 20 // bytes of all nodes' messages that wait for the Handler
 	maxStoring     = 64       // nodes whose messages are stored at the same time
 	maxOut         = 1 << 16  // requests that wait to be sent
 	maxOutBytes    = 64 << 20 // bytes of requests and desired states that wait to be sent
@@ -370,6 +370,6 @@ func (c *Client) remote(node string) *remote {
 	return c.nodes[node]
 }
 
-// age returns the client's age. since returns the time since the client had an age.
+// age returns the time since the client began. since returns the time since a given age.
 func (c *Client) age() int64                   { return int64(time.Since(c.began)) }
 func (c *Client) since(at int64) time.Duration { return time.Duration(c.age() - at) }

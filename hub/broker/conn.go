@@ -56,7 +56,7 @@ type conn struct {
 	busy     bool // a goroutine is writing
 	replies  []byte
 	requests []message
-	waiting  int // total bytes of them
+	waiting  int // total bytes of requests
 	desired  *message
 }
 

@@ -6,8 +6,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// serveDismissed serves a device that is no longer its node's, for a short time and beside the
-// node's session.
+// serveDismissed serves a device whose enrolment has ended, for a short time. The node's own
+// session goes on.
 func (b *Broker) serveDismissed(s *session) {
 	end := time.AfterFunc(dismissedTimeout, func() { _ = s.conn.Close() })
 	defer end.Stop()

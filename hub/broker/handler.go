@@ -26,9 +26,9 @@ var ErrStopping = errors.New("the hub is stopping")
 // elsewhere. The message is not acknowledged, and the device repeats it.
 var ErrLater = errors.New("nothing can be stored for now")
 
-// A Dismissal is a Handler's error for a device that is no longer the node's. The device may
-// subscribe to its desired topic, where it gets the payload. The hub handles only its list of pods.
-// The connection ends soon.
+// A Dismissal is a Handler's error for a device whose enrolment has ended. The device may subscribe
+// to its desired topic, where it gets the payload. The hub handles only its list of pods. The
+// connection ends soon.
 type Dismissal struct{ Payload []byte }
 
 func (f *Dismissal) Error() string { return "accepted only to be told that its enrolment ended" }
@@ -42,8 +42,8 @@ type Handler interface {
 	// peer takes the session over. A *Dismissal accepts the peer beside the node's session, only to
 	// send the notice.
 	Connect(p Peer) error
-	// Speaks reports whether the peer may still be the node. It is called again after the session
-	// is the node's. From then on Disconnect reaches the session.
+	// Speaks reports whether the peer may still act for the node. The broker calls it after it has
+	// registered the session, because Disconnect reaches only registered sessions.
 	Speaks(p Peer) bool
 	// Left receives the list of pods of a dismissed device.
 	Left(ctx context.Context, p Peer, pods wire.Pods) error

@@ -22,7 +22,8 @@ import (
 // ObserverOrganization is the O in the subject of an observer's certificate.
 const ObserverOrganization = "flotilla:observers"
 
-// ObserverPrefix precedes an observer's name in the certificate; older ones lack it.
+// ObserverPrefix precedes an observer's name in the certificate. Certificates of older hubs lack
+// it.
 const ObserverPrefix = "observer:"
 
 // Limits of observers. An observer costs the sender of a message one comparison per filter.

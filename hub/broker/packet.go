@@ -88,7 +88,7 @@ func (r *packetReader) fill() error {
 	return err
 }
 
-// large reads a packet that is larger than the buffer. The buffer has its beginning.
+// large reads a packet that is larger than the buffer. The buffer contains the packet's beginning.
 func (r *packetReader) large(header, size int) ([]byte, error) {
 	size -= header
 	body := append(make([]byte, 0, min(size, growth)), r.buf[r.at+header:r.have]...)

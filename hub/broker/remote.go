@@ -34,8 +34,8 @@ type remote struct {
 	session sync.Mutex // guards a change of online together with its call of the Handler
 	peer    Peer       // the device while online
 
-	// The fields below belong to the goroutine that handles the queue: the newest connection that
-	// sent a status of a boot.
+	// The fields below belong to the goroutine that handles the queue. boot is the boot of the
+	// newest status, and connection is the newest connection that sent a status of that boot.
 	boot       string
 	connection uint64
 	requested  time.Time // when the device last got a request for a proof
@@ -53,7 +53,7 @@ func (c *Client) receive(m paho.Message) {
 	rest, ours := strings.CutPrefix(m.Topic(), c.cfg.Prefix+"/nodes/")
 	node, tail, whole := strings.Cut(rest, "/")
 	if !ours || !whole {
-		return // the topic is not of the hub's subscriptions
+		return // the topic matches no subscription of the hub
 	}
 	owner, ok := c.cfg.Owner(node)
 	if !ok {
@@ -113,8 +113,8 @@ func (c *Client) receive(m paho.Message) {
 	}
 	c.b.stats.received[leases].Add(1)
 	p := c.peer(node, owner)
-	// Another boot is of a clone or a replaced device. The hub waits for its status, and requests
-	// nothing of the node.
+	// A lease with another boot comes from a clone or a replaced device. The hub waits for the
+	// sender's status, and requests nothing of the node.
 	if l.Boot != owner.Boot && r.online.Load() {
 		return
 	}
@@ -310,8 +310,8 @@ func (c *Client) deliver(ctx context.Context, r *remote, a arrival) error {
 const behindBrokerEvery = time.Hour
 
 // requestProof requests a renewal, whose response tells the device that it is behind a broker. A
-// device that sends no proof does not know that, because the broker has taken over the address of
-// the hub's own broker.
+// device that sends no proof takes the broker for the hub, because the broker has taken over the
+// hub's address.
 func (c *Client) requestProof(r *remote) {
 	if !r.requested.IsZero() && time.Since(r.requested) < behindBrokerEvery {
 		return

@@ -19,7 +19,7 @@ type session struct {
 	lease     string // topic of the node's leases
 	will      *wire.Presence
 	observer  *observerState // not nil: an observer's session
-	dismissal []byte         // not nil: the dismissal notice; the device is no longer the node's
+	dismissal []byte         // not nil: the dismissal notice; the device's enrolment has ended
 	keepAlive uint16         // seconds
 	rate      bucket
 

@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// These tests are named after known weaknesses of MQTT brokers. Each fails without its
+// Each of these tests is about a known weakness of MQTT brokers. Each fails without its
 // counter-measure. Their devices use mochi's codec, so that a bug of the broker's codec is not on
 // both sides.
 
@@ -37,7 +37,7 @@ func bubble(t *testing.T, d *recorder, test func(t *testing.T, b *Broker, n *pip
 
 const lostWill = `{"boot":"b1","state":"lost"}`
 
-func TestM1WillsAreCheckedAgainstTheIdentity(t *testing.T) {
+func TestWillsAreCheckedAgainstTheIdentity(t *testing.T) {
 	own := topicOf("pi-1", wire.ChannelPresence)
 	for _, c := range []struct {
 		name string
@@ -65,7 +65,7 @@ func TestM1WillsAreCheckedAgainstTheIdentity(t *testing.T) {
 	}
 }
 
-func TestM2AWillPrecedesTheNextSessionAndHasItsBoot(t *testing.T) {
+func TestAWillPrecedesTheNextSessionAndHasItsBoot(t *testing.T) {
 	const sessions = 300
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, _ *Broker, n *pipe.Net) {
@@ -87,7 +87,7 @@ func TestM2AWillPrecedesTheNextSessionAndHasItsBoot(t *testing.T) {
 	})
 }
 
-func TestM2ADisconnectPacketPublishesNoWill(t *testing.T) {
+func TestADisconnectPacketPublishesNoWill(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, _ *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", willOf(topicOf("pi-1", wire.ChannelPresence), lostWill))
@@ -99,7 +99,7 @@ func TestM2ADisconnectPacketPublishesNoWill(t *testing.T) {
 	})
 }
 
-func TestM3ADeviceThatStopsReadingIsDisconnected(t *testing.T) {
+func TestADeviceThatStopsReadingIsDisconnected(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		stuck := dialPipe(t, n, "pi-1", nil)
@@ -134,7 +134,7 @@ func TestM3ADeviceThatStopsReadingIsDisconnected(t *testing.T) {
 
 // A large desired state goes over a slow connection. Every 16 KiB has its own deadline, and the
 // device's messages are handled meanwhile.
-func TestM3ASlowReaderGetsAllDataAndCanSend(t *testing.T) {
+func TestASlowReaderGetsAllDataAndCanSend(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		slow := dialPipe(t, n, "pi-1", nil)
@@ -160,7 +160,7 @@ func TestM3ASlowReaderGetsAllDataAndCanSend(t *testing.T) {
 	})
 }
 
-func TestM4ALargeConnectAllocatesNoMemory(t *testing.T) {
+func TestALargeConnectAllocatesNoMemory(t *testing.T) {
 	l := loopback(t)
 	d := &recorder{}
 	b := start(t, Config{Handler: d, DevListen: l})
@@ -179,7 +179,7 @@ func TestM4ALargeConnectAllocatesNoMemory(t *testing.T) {
 	}
 }
 
-func TestM4ALargePublishAllocatesNoMemory(t *testing.T) {
+func TestALargePublishAllocatesNoMemory(t *testing.T) {
 	l := loopback(t)
 	d := &recorder{}
 	b := start(t, Config{Handler: d, DevListen: l})
@@ -195,7 +195,7 @@ func TestM4ALargePublishAllocatesNoMemory(t *testing.T) {
 	}
 }
 
-func TestM4ALargeTLSHandshakeIsRefused(t *testing.T) {
+func TestALargeTLSHandshakeIsRefused(t *testing.T) {
 	ca := newAuthority(t)
 	l := loopback(t)
 	b := start(t, Config{Handler: &recorder{}, Listen: l, TLS: ca.server()})
@@ -218,7 +218,7 @@ func TestM4ALargeTLSHandshakeIsRefused(t *testing.T) {
 	}
 }
 
-func TestM5AnUnfinishedConnectEndsAfterTenSeconds(t *testing.T) {
+func TestAnUnfinishedConnectEndsAfterTenSeconds(t *testing.T) {
 	whole := encode(connectPacket("pi-1", nil))
 	for _, c := range []struct {
 		name string
@@ -251,7 +251,7 @@ func TestM5AnUnfinishedConnectEndsAfterTenSeconds(t *testing.T) {
 	}
 }
 
-func TestM6TheClientIDMustBelongToTheIdentity(t *testing.T) {
+func TestTheClientIDMustBelongToTheIdentity(t *testing.T) {
 	for _, c := range []struct {
 		id   string
 		code int
@@ -275,7 +275,7 @@ func TestM6TheClientIDMustBelongToTheIdentity(t *testing.T) {
 	}
 }
 
-func TestM6ANodeHasOneSession(t *testing.T) {
+func TestANodeHasOneSession(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		machine := func(m string) func(*packets.Packet) {
@@ -294,7 +294,7 @@ func TestM6ANodeHasOneSession(t *testing.T) {
 	})
 }
 
-func TestM7AndM11NothingIsRetained(t *testing.T) {
+func TestNothingIsRetained(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", nil)
@@ -316,7 +316,7 @@ func TestM7AndM11NothingIsRetained(t *testing.T) {
 	})
 }
 
-func TestM8AnAcknowledgementWaitsForTheStore(t *testing.T) {
+func TestAnAcknowledgementWaitsForTheStore(t *testing.T) {
 	d := &recorder{status: func(context.Context) error { time.Sleep(time.Second); return nil }}
 	bubble(t, d, func(t *testing.T, _ *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", nil)
@@ -330,7 +330,7 @@ func TestM8AnAcknowledgementWaitsForTheStore(t *testing.T) {
 	})
 }
 
-func TestM8AMessageThatCannotBeStoredIsNotAcknowledged(t *testing.T) {
+func TestAMessageThatCannotBeStoredIsNotAcknowledged(t *testing.T) {
 	var broken atomic.Bool
 	broken.Store(true)
 	d := &recorder{status: func(context.Context) error {
@@ -352,7 +352,7 @@ func TestM8AMessageThatCannotBeStoredIsNotAcknowledged(t *testing.T) {
 	})
 }
 
-func TestM9AConnectionCostsLittleMemory(t *testing.T) {
+func TestAConnectionCostsLittleMemory(t *testing.T) {
 	const connections = 300
 	l := loopback(t)
 	b := start(t, Config{Handler: &recorder{}, DevListen: l})
@@ -377,7 +377,7 @@ func TestM9AConnectionCostsLittleMemory(t *testing.T) {
 	}
 }
 
-func TestM10NothingIsQueuedForAnAbsentDevice(t *testing.T) {
+func TestNothingIsQueuedForAnAbsentDevice(t *testing.T) {
 	bubble(t, &recorder{}, func(t *testing.T, b *Broker, n *pipe.Net) {
 		persistent := func(pk *packets.Packet) { pk.Connect.Clean = false }
 		c := dialPipe(t, n, "pi-1", persistent)
@@ -408,7 +408,7 @@ func TestM10NothingIsQueuedForAnAbsentDevice(t *testing.T) {
 	})
 }
 
-func TestM11ADeviceMayHaveTwoSubscriptions(t *testing.T) {
+func TestADeviceMayHaveTwoSubscriptions(t *testing.T) {
 	d := &recorder{}
 	bubble(t, d, func(t *testing.T, b *Broker, n *pipe.Net) {
 		c := dialPipe(t, n, "pi-1", nil)
@@ -448,7 +448,7 @@ func (m *moody) Accept() (net.Conn, error) {
 	return m.Listener.Accept()
 }
 
-func TestM12AFailedAcceptIsRetried(t *testing.T) {
+func TestAFailedAcceptIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := pipe.New()
 		l := &moody{Listener: n}
@@ -465,7 +465,7 @@ func TestM12AFailedAcceptIsRetried(t *testing.T) {
 	})
 }
 
-func TestM12ConnectionsAreLimited(t *testing.T) {
+func TestConnectionsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := pipe.New()
 		var said bytes.Buffer
@@ -505,7 +505,7 @@ func TestM12ConnectionsAreLimited(t *testing.T) {
 	})
 }
 
-func TestM13SilenceIsDetectedWithAnyKeepAlive(t *testing.T) {
+func TestSilenceIsDetectedWithAnyKeepAlive(t *testing.T) {
 	for _, c := range []struct {
 		asked uint16
 		cut   time.Duration

@@ -19,7 +19,7 @@ const (
 	foldFirst        = time.Minute
 	foldLongest      = time.Hour
 	foldSources      = 64              // sources that are folded separately; all others share one fold
-	foldSourceRefill = 5 * time.Minute // one more source; so a flood from ever new addresses is one flood
+	foldSourceRefill = 5 * time.Minute // the shared fold gives one more source its own fold
 	foldKnown        = 4096
 	auditQueue       = 4096 // records that wait for a write
 	auditDelay       = time.Second

@@ -21,8 +21,8 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// How long a transaction waits for another writer, in milliseconds: at first, and while that writer
-// goes on.
+// How long a transaction waits for another writer, in milliseconds: the first time, and again while
+// the same writer goes on.
 const busyWait, busyHeld = "5000", "100"
 
 // dsn returns the data source name of a connection: durable commits, foreign keys, a bounded log.

@@ -117,7 +117,7 @@ func Foreign(dir string) error {
 	return nil
 }
 
-// eachParent calls holds for each parent directory.
+// eachParent calls checkParent for each parent directory, up to the root.
 func eachParent(dir string, hub, of int) error {
 	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
 		if err := checkParent(parent, dir, hub, of); err != nil || parent == filepath.Dir(parent) {
@@ -126,8 +126,8 @@ func eachParent(dir string, hub, of int) error {
 	}
 }
 
-// checkParent returns an error if another user could replace a directory below. hub is the hub's
-// user, of its group.
+// checkParent returns an error if another user could replace dir, which is below parent. hub is the
+// hub's user, and of is that user's group.
 func checkParent(parent, dir string, hub, of int) error {
 	info, err := os.Lstat(parent)
 	if err != nil {

@@ -25,7 +25,8 @@ type JoinToken struct {
 	Approval  bool      // devices that join with the token wait for approval
 }
 
-// DeviceNames gives devices their node names by serial number, or by machine ID without one.
+// DeviceNames gives devices their node names by serial number. A device without a serial number is
+// named by its machine ID.
 type DeviceNames struct {
 	// BySerial has node names by serial number in lower case. Other devices may not join, unless
 	// there is a Prefix.

@@ -116,7 +116,7 @@ func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 	before := everything(t, s)
 	url := server.Database()
 	if _, err := Move(t.Context(), o, url); !errors.Is(err, ErrLocked) {
-		t.Fatal("the hub runs", err)
+		t.Fatal("a move while the hub runs:", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 	}
 	s = opened(t, o) // the data directory has the new address
 	if s.pg == nil {
-		t.Fatal("it is SQLite still")
+		t.Fatal("the hub still uses SQLite")
 	}
 	if after := everything(t, s); after != before {
 		t.Fatal(differs(before, after))
@@ -149,12 +149,12 @@ func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 	mustCommit(t, s, 10+revisionJump, pod("new", 10+revisionJump))
 	before = everything(t, s)
 	if _, err := Move(t.Context(), o, SQLite); !errors.Is(err, ErrLocked) {
-		t.Fatal("the hub runs", err)
+		t.Fatal("a move while the hub runs:", err)
 	}
 	elsewhere := o
 	elsewhere.Dir, elsewhere.Database = t.TempDir(), url
 	if _, err := Move(t.Context(), elsewhere, SQLite); !errors.Is(err, ErrLocked) {
-		t.Fatal("the hub runs on another machine", err)
+		t.Fatal("a move while the hub runs on another machine:", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 	}
 	s = opened(t, o)
 	if s.pg != nil {
-		t.Fatal("it is PostgreSQL still")
+		t.Fatal("the hub still uses PostgreSQL")
 	}
 	if after := everything(t, s); after != before {
 		t.Fatal(differs(before, after))
@@ -279,7 +279,7 @@ func TestAnInterruptedMoveIsUndoneOrFinished(t *testing.T) {
 			t.Fatal("the content differs")
 		}
 		if _, err := Move(t.Context(), o, at); !errors.Is(err, ErrLocked) {
-			t.Fatal("the hub runs", err)
+			t.Fatal("a move while the hub runs:", err)
 		}
 		mustCommit(t, s, s.rev+1, pod("newer", s.rev+1))
 		rev := s.rev
@@ -403,7 +403,7 @@ func TestABackupIsAFileWithEitherDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Restore(t.Context(), o, file); !errors.Is(err, ErrLocked) {
-		t.Fatal("the hub runs", err)
+		t.Fatal("a move while the hub runs:", err)
 	}
 	mustCommit(t, s, 20, pod("later", 20), Row{Kind: "nodes", Name: "pi-1"},
 		Row{Kind: "sites", Name: "bergen", UID: "b", Rev: 20, Object: []byte("{}")})

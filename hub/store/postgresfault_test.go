@@ -183,9 +183,9 @@ func TestAnInterruptedCommitIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	for name, does := range map[string]fault{
-		"before the server receives it":              cutBefore,
-		"after it, before the response":              cutAfter,
-		"after it, and the network drops everything": swallow,
+		"the connection ends before the server receives COMMIT": cutBefore,
+		"the connection ends after COMMIT, before the response": cutAfter,
+		"the network drops everything after COMMIT":             swallow,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := onPostgres(t, server)
@@ -236,8 +236,8 @@ func TestAnUnresolvedCommitWaitsForItsResult(t *testing.T) {
 		does fault
 		done bool
 	}{
-		"it was not committed, and is retried": {cutBeforeAndDown, false},
-		"it was committed, and is not retried": {cutAndDown, true},
+		"a transaction that was not committed is retried": {cutBeforeAndDown, false},
+		"a transaction that was committed is not retried": {cutAndDown, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := onPostgres(t, server)
@@ -283,7 +283,7 @@ func TestAnUnresolvedCommitWaitsForItsResult(t *testing.T) {
 			}
 		})
 	}
-	t.Run("or the hub restarts", func(t *testing.T) {
+	t.Run("the hub restarts if the result stays unknown", func(t *testing.T) {
 		o := onPostgres(t, server)
 		o.timeouts = timeouts{response: 5 * time.Second, reconnect: 100 * time.Millisecond, resolve: 300 * time.Millisecond}
 		l := newLine(t, &o)
@@ -295,7 +295,7 @@ func TestAnUnresolvedCommitWaitsForItsResult(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := s.Ended(t.Context()); err == nil {
-			t.Fatal("the hub goes on")
+			t.Fatal("the hub goes on, want its end")
 		}
 		l.isDown(false)
 		if err := s.SetMeta(t.Context(), "k", "v"); err == nil {
@@ -549,7 +549,7 @@ func TestAnOlderDatabaseIsNotWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.Ended(t.Context()) == nil {
-		t.Fatal("the hub goes on")
+		t.Fatal("the hub goes on, want its end")
 	}
 	s = reopened(t, s, o)
 	expect(t, names(t, s), "a")
@@ -592,7 +592,7 @@ func TestUnusableServersAreRefused(t *testing.T) {
 			server.Do("postgres", "CREATE DATABASE ascii ENCODING SQL_ASCII LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
 			o.Database = server.URL("ascii")
 		}, []string{"must be UTF8", "createdb --encoding=UTF8"}, nil},
-		"somebody else's": {func(o *Options) {
+		"another program's database": {func(o *Options) {
 			server.Do(postgrestest.Name(o.Database), "CREATE TABLE users (x int); CREATE TABLE orders (x int)")
 		}, []string{"2 tables in schema public that are not a hub's", "search_path"}, nil},
 		"without a schema": {func(o *Options) { server.Do(postgrestest.Name(o.Database), "DROP SCHEMA public") },
@@ -605,7 +605,7 @@ func TestUnusableServersAreRefused(t *testing.T) {
 			server.Do("postgres", "CREATE ROLE busy LOGIN CONNECTION LIMIT 0")
 			o.Database = strings.Replace(o.Database, "flotilla@", "busy@", 1)
 		}, []string{"is out of connections"}, ErrUnavailable},
-		"not there": {func(o *Options) { o.Database = server.URL("nowhere") },
+		"a missing database": {func(o *Options) { o.Database = server.URL("nowhere") },
 			[]string{"nowhere", "does not exist", "createdb"}, ErrUnavailable},
 		"no server": {func(o *Options) { o.Database = "postgres://flotilla:geheim@127.0.0.1:1/hub" },
 			[]string{"cannot be reached", "postgres://flotilla@127.0.0.1:1/hub"}, ErrUnavailable},
@@ -618,10 +618,10 @@ func TestUnusableServersAreRefused(t *testing.T) {
 			_ = opened(t, *o).Close()
 			server.Do(postgrestest.Name(o.Database), "UPDATE meta SET value = '99' WHERE key = 'schema'")
 		}, []string{"schema 99", "install that version again"}, ErrNewer},
-		"an empty database, where the hub has one in its directory": {func(o *Options) {
+		"an empty database, although the hub has one in its directory": {func(o *Options) {
 			_ = openIn(t, o.Dir).Close()
 		}, []string{"it is empty", "hub.db", "migrate --to"}, nil},
-		"an empty database, where the hub's was elsewhere": {func(o *Options) {
+		"an empty database, although the hub's database was elsewhere": {func(o *Options) {
 			s := opened(t, *o)
 			mustCommit(t, s, 3, pod("a", 3))
 			_ = s.Close()
@@ -1049,7 +1049,7 @@ func TestAFullDiskOfTheServerRefusesOnlyNewObjects(t *testing.T) {
 	rev++
 	for i := range 20 { // changes need the space of the ballast
 		if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(i, rev+1)}}); err != nil {
-			t.Fatal("of the objects, ", i, " can be changed: ", err)
+			t.Fatal("only ", i, " of 20 objects can be changed: ", err)
 		}
 		rev++
 	}
@@ -1152,7 +1152,7 @@ func TestAStandbyServerThatLacksCommitsIsDetected(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "older than it was")
 	})
 	if err := s.Ended(t.Context()); err == nil {
-		t.Fatal("the hub goes on")
+		t.Fatal("the hub goes on, want its end")
 	}
 	s = reopened(t, s, o)
 	expect(t, names(t, s), "a")

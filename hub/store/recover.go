@@ -312,7 +312,7 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 		if err != nil {
 			return err
 		}
-		if is.writes != was.writes+1 { // one for this transaction
+		if is.writes != was.writes+1 { // this transaction itself counts as one
 			_ = remove(r.Aside) // the file is not needed, because the former content stays
 			return errors.New("a command has written to the database meanwhile: nothing was restored; run this again")
 		}

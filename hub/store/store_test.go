@@ -486,13 +486,13 @@ func TestEveryDatabaseReturnsSpace(t *testing.T) {
 			}
 		}
 	}
-	gives(s, "a new one")
+	gives(s, "a new database")
 	must(t, s.Close())
 	s = openIn(t, dir)
-	gives(s, "an existing one")
+	gives(s, "an existing database")
 	must(t, s.Close())
 	must(t, Restore(t.Context(), options(t, dir), backup))
 	s = openIn(t, dir)
-	gives(s, "one that was restored")
+	gives(s, "a restored database")
 	must(t, s.Close())
 }

@@ -87,12 +87,12 @@ func TestValuesWithSpecialCharactersAreRefused(t *testing.T) {
 		"every subject of NATS":        func(o *Options) { o.Prefix = "a/>" },
 		"a command":                    func(o *Options) { o.Prefix = "a`reboot`" },
 		"no level":                     func(o *Options) { o.Prefix = "a//b" },
-		"nothing":                      func(o *Options) { o.Prefix = "" },
-		"a path that ends":             func(o *Options) { o.Path = `/etc/a"b` },
+		"no prefix":                    func(o *Options) { o.Prefix = "" },
+		"a path with a quote":          func(o *Options) { o.Path = `/etc/a"b` },
 		"a path of two lines":          func(o *Options) { o.Path = "/etc/a\nallow_anonymous true" },
 		"a host that is a path":        func(o *Options) { o.Addresses = []string{"../../a:8883"} },
 		"a host with a quote":          func(o *Options) { o.Addresses = []string{`a"b:8883`} },
-		"a port with a word":           func(o *Options) { o.Addresses = []string{"a:8883 x"} },
+		"a port and another word":      func(o *Options) { o.Addresses = []string{"a:8883 x"} },
 		"port 0":                       func(o *Options) { o.Addresses = []string{"a:0"} },
 	} {
 		for _, kind := range Kinds {
