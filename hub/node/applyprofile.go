@@ -109,7 +109,7 @@ func (p profiles) ofNode(s state.Snapshot, n *corev1.Node) profile {
 		if known.merged = profileOf(s, n); known.merged != nil {
 			known.published = &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: known.merged.Name},
 				Spec: known.merged.Spec}
-			// Boot configurations are not part of it: rollouts publish them, signed.
+			// Boot configurations are not in the published part: rollouts publish them, signed.
 			known.published.Spec.Boot, known.published.Spec.Watchdog, known.published.Spec.Health = nil, nil, nil
 		}
 		p[name] = known

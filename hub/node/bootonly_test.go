@@ -56,7 +56,7 @@ func TestADeviceBeyondItsLimitKeepsItsState(t *testing.T) {
 		}
 		for l.DeferredMessages() == 0 {
 			if say("True", 80); seq > 2000 {
-				t.Fatal("its messages are not limited")
+				t.Fatal("the device's messages are not limited")
 			}
 		}
 		check("beyond the limit")
@@ -89,7 +89,7 @@ func TestADeferredStatusOfAnotherBootIsNoHeartbeat(t *testing.T) {
 		time.Sleep(time.Second)
 		for say("b", 0); l.DeferredMessages() == 0; {
 			if say("b", 80); seq > 2000 {
-				t.Fatal("its messages are not limited")
+				t.Fatal("the device's messages are not limited")
 			}
 		}
 		boot := func() string { return l.Liveness("pi-1").Boot }

@@ -74,7 +74,7 @@ func TestOneDeviceHasABudget(t *testing.T) {
 			st.Status.Conditions[0].Message = noise(r, 1000)
 			st.Hardware = json.RawMessage(`{"board":"` + noise(r, 31<<10) + `"}`)
 		}},
-		{"alternating Ready, and new boot ids", func(r *rand.Rand, st *wire.Status) {
+		{"alternating values of Ready, and new boot ids", func(r *rand.Rand, st *wire.Status) {
 			st.Status.Conditions[0].Status = []corev1.ConditionStatus{"True", "False"}[st.Seq%2]
 			st.Status.Conditions[0].Message = noise(r, 1000)
 			st.Status.NodeInfo.BootID = noise(r, 500)
@@ -174,7 +174,7 @@ func TestDeferredMessagesAreRequestedAgain(t *testing.T) {
 		}
 		for l.DeferredMessages() == 0 {
 			if say("True"); seq > 2000 { // 2,000 statuses are 62 MB
-				t.Fatal("its messages are not limited")
+				t.Fatal("the device's messages are not limited")
 			}
 		}
 		say("False") // this status is accepted nevertheless
@@ -265,18 +265,18 @@ func TestSlowNewsDelaysOnlyItsSender(t *testing.T) {
 		do("user kari", news(0, state.Put(system, "")))
 		do("user kari", news(700*time.Millisecond))
 		if took := do("user kari", news(0)); took != 0 {
-			t.Errorf("news after a pass that was not slow waited for %s", took)
+			t.Errorf("after a fast pass, news of the same sender waited for %s", took)
 		}
 		do("user kari", news(3*time.Second))
 		synctest.Wait()
 		if took := do("user ola", news(0)); took != 0 {
-			t.Errorf("another sender waits for %s", took)
+			t.Errorf("after kari's slow pass, ola waits for %s, want 0", took)
 		}
 		if took := do("user kari", news(0)); took < 9*time.Second || took > 10*time.Second {
-			t.Errorf("kari waits for %s", took)
+			t.Errorf("after kari's slow pass, kari waits for %s, want 9 s to 10 s", took)
 		}
 		if took := do("user kari", news(0)); took != 0 {
-			t.Errorf("kari waits again for %s", took)
+			t.Errorf("kari's second news waits for %s, want 0", took)
 		}
 		tell(control.FromNode(t.Context(), "pi-1"), news(2*time.Second))
 		synctest.Wait()

@@ -45,7 +45,7 @@ func TestTheTransactionThatDeletesANodeEndsItsEnrolment(t *testing.T) {
 				}
 				book.FailWith(errors.New("the power fails"))
 				if _, err := l.Do(t.Context(), c.do); err == nil || !l.Speaks(who) || l.Dismissed("k1") != nil {
-					t.Errorf("the enrolment ended before its end was stored: %v", err)
+					t.Errorf("the enrolment ended although its end could not be stored: %v", err)
 				}
 				book.FailWith(nil)
 				before, _, _ := book.Counts()

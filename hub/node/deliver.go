@@ -264,7 +264,7 @@ func frame(content []byte, d wire.Desired) ([]byte, error) {
 	rest, begins := bytes.CutPrefix(content, first)
 	rest, ends := bytes.CutSuffix(rest, last)
 	if !ok || !fits || !begins || !ends {
-		return nil, errors.New("desired states are not encoded as they were: this is a bug in the hub, please report it")
+		return nil, errors.New("a desired state has an unexpected encoding: this is a bug in the hub, please report it")
 	}
 	return slices.Concat(head, rest, tail), nil
 }

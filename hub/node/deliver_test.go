@@ -125,6 +125,6 @@ func TestAnEncoderEqualsJSON(t *testing.T) {
 				check("no "+fields.Field(i).Name, d)
 			}
 		}
-		check("as at first", empty)
+		check("an empty state, again", empty)
 	}
 }

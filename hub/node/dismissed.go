@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// dismissalAge is how long after its certificate's expiry a device can still connect, only to
-// receive its dismissal. For that time it may renew the certificate.
+// dismissalAge is how long a dismissal is kept after the expiry of the device's certificate. The
+// device can renew the expired certificate for as long, and then receives its dismissal.
 const dismissalAge = 90 * 24 * time.Hour
 
 // withTimeout returns a context for work on the goroutine of a connection.
@@ -23,8 +23,8 @@ func withTimeout() (context.Context, context.CancelFunc) {
 
 // Ended returns what follows from the deletion of Nodes: the end of their devices' enrolments and
 // reports. It runs in the same transaction, after each piece of news and each plan, so that no
-// message of such a device is accepted in between. A record that is newer than the deletion is of a
-// device that has joined since.
+// message of such a device is accepted in between. A record that is newer than the deletion belongs
+// to a device that has joined since.
 func Ended(s state.Snapshot, log []state.Applied, now time.Time) (changes []state.Change) {
 	var ended []*state.Dismissal
 	for _, a := range log {

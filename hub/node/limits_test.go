@@ -214,8 +214,8 @@ func TestATokenLeavesRoomInTheNodesThatJoinWithIt(t *testing.T) {
 	}
 }
 
-// The size of a pod's status is limited by the pod. Otherwise a device could store gigabytes, which
-// every list of pods returns.
+// A pod's status keeps only entries about the pod's own containers, of limited size. Otherwise a
+// device could store gigabytes, which every list of pods returns.
 func TestAStatusIsLimitedToItsPod(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	p := &corev1.Pod{Spec: corev1.PodSpec{

@@ -31,7 +31,7 @@ type liveness struct {
 	// The device must list its pods again, because they counted as not ready, or another writer has
 	// overwritten a status.
 	podsStale         atomic.Bool
-	statusOverwritten atomic.Bool              // another writer has overwritten its status, so it must report again
+	statusOverwritten atomic.Bool              // another writer overwrote the status, so the device must report it again
 	link              atomic.Bool              // the device is connected
 	refusedClaimant   atomic.Pointer[claimant] // the last claimant that was refused
 
@@ -43,7 +43,7 @@ type liveness struct {
 	vitals         atomic.Pointer[wire.Vitals] // newest measurements; nil: none yet
 	vitalsAreNew   atomic.Bool                 // vitals is new since the last call
 
-	rejectedFields   atomic.Pointer[string] // implausible parts of its newest status
+	rejectedFields   atomic.Pointer[string] // implausible parts of the device's newest status
 	deferredMessages atomic.Uint64          // messages beyond the limits, see budget.go
 	lastEventHash    atomic.Uint64          // hash of the last accepted event
 
@@ -82,7 +82,7 @@ func (b *backoff) due(t time.Duration) bool {
 }
 
 // reset records that the device was in order at t, so that a later problem starts with short gaps
-// again. Only the first gap stays.
+// again. Within the first gap after a repetition, the next one still waits for that gap to end.
 func (b *backoff) reset(t time.Duration) {
 	if b.gap = min(b.gap, firstGap); t >= b.last+b.gap {
 		b.gap = 0
@@ -210,8 +210,8 @@ func (d *Devices) askUnknownBoot(node string, p *liveness, boot string) {
 }
 
 // renewBoot requests a refresh under a new boot id. A past boot never becomes current again, so
-// that old messages cannot return. But its device may be the only one left, and should not have to
-// restart.
+// that old messages cannot return. But the device of a past boot may be the only one left, and
+// should not have to restart.
 func (d *Devices) renewBoot(node string, p *liveness) {
 	d.refresh(node, p, wire.Request{Type: wire.RequestRefresh, NewBoot: true})
 }

@@ -62,7 +62,7 @@ func TestAListOfPodsMayComeInParts(t *testing.T) {
 		}
 		part(3, 2, said("p2", corev1.PodRunning)) // the second part of another list, because that of the first list is lost
 		if n := left(); n != 3 {
-			t.Fatalf("%d pods exist after two halves of two lists, want 3", n)
+			t.Fatalf("%d pods exist after one part of each of two lists, want 3", n)
 		}
 		part(3, 1, said("p1", corev1.PodRunning))
 		if n := left(); n != 2 {

@@ -24,7 +24,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// apply puts objects like an administrator.
+// apply stores objects, as an administrator's requests do.
 func apply(t *testing.T, l *node.Devices, objects ...state.Object) {
 	t.Helper()
 	if _, err := l.Do(t.Context(), func(_ state.Snapshot, now time.Time) (changes []state.Change, err error) {

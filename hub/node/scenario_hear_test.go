@@ -57,7 +57,7 @@ func (h *listener) hear(edits ...func(*wire.Status)) {
 
 func (h *listener) node() *corev1.Node { return h.l.Snapshot().Node("pi-1") }
 
-// write puts an object like a user.
+// write stores an object, as a user's request does.
 func (h *listener) write(o state.Object) {
 	h.t.Helper()
 	if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change,

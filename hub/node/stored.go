@@ -73,15 +73,15 @@ func (d *Devices) storedIsNewer(node string, stored int64) {
 // ForgetStored returns the changes that mark the stored state of all devices but one ("": of all)
 // as unknown until they report it. After a database was reset, a generation could otherwise get
 // other content.
-func ForgetStored(s state.Snapshot, but string) (unmet []state.Change) {
+func ForgetStored(s state.Snapshot, but string) (changes []state.Change) {
 	for rec := range state.Each[*state.Record](s, state.Records, "") {
 		if !rec.StoredUnknown && rec.Name != but {
 			rec = rec.DeepCopy()
 			rec.StoredUnknown = true
-			unmet = append(unmet, state.Put(rec, ""))
+			changes = append(changes, state.Put(rec, ""))
 		}
 	}
-	return unmet
+	return changes
 }
 
 // pause returns the change that pauses publishing to a device.

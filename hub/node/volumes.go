@@ -40,7 +40,7 @@ func claimedOn(s state.Snapshot, claim *corev1.ObjectReference, node string) boo
 }
 
 // volumeChanges returns the changes from a device's report of its persistent volumes. A volume that
-// exists is never created again. One whose data was removed as requested is removed.
+// exists is never created again. A volume whose data was removed as requested is removed.
 func volumeChanges(s state.Snapshot, node string, reported []wire.VolumeState) (changes []state.Change) {
 	for _, st := range reported {
 		v, _ := s.ByUID(st.UID).(*corev1.PersistentVolume)
