@@ -92,12 +92,12 @@ func (f *follower) followOne(ctx context.Context) (err error) {
 		if r.Object == nil {
 			continue
 		}
-		o, mended, err := decoder.Decode(r)
+		o, repair, err := decoder.Decode(r)
 		if err != nil {
 			return fmt.Errorf("follow the leader: %w", err)
 		}
-		if mended != nil {
-			f.repaired[key] = *mended
+		if repair != nil {
+			f.repaired[key] = *repair
 		}
 		objects = append(objects, o)
 	}
@@ -110,8 +110,8 @@ func (f *follower) followOne(ctx context.Context) (err error) {
 	return nil
 }
 
-// fleet returns the fleet with which this hub begins to lead.
-func (f *follower) fleet(now time.Time) (s state.Snapshot, mended []state.Change) {
+// fleet returns the fleet with which this hub begins to lead, and the repairs to store.
+func (f *follower) fleet(now time.Time) (s state.Snapshot, repairs []state.Change) {
 	was := f.Snapshot()
 	var objects []state.Object
 	for _, k := range state.Kinds() {
@@ -120,7 +120,7 @@ func (f *follower) fleet(now time.Time) (s state.Snapshot, mended []state.Change
 		}
 	}
 	for _, c := range f.repaired {
-		mended = append(mended, c)
+		repairs = append(repairs, c)
 	}
-	return state.Load(state.Empty(was.Salt, now), objects, was.Revision), mended
+	return state.Load(state.Empty(was.Salt, now), objects, was.Revision), repairs
 }

@@ -45,17 +45,17 @@ type Lead struct {
 // Beat starts the heartbeat for the other hubs.
 func (l *Lead) Beat(st *store.Store) { l.beat(st) }
 
-// Fleet returns the fleet that the standby followed, and the objects that it had to repair. It
-// returns false if the database has other content.
+// Fleet returns the fleet that the standby followed, and the repairs of stored objects. It returns
+// false if the database has other content.
 func (l *Lead) Fleet(
 	ctx context.Context, st *store.Store, began time.Time,
-) (s state.Snapshot, mended []state.Change, ok bool) {
+) (s state.Snapshot, repairs []state.Change, ok bool) {
 	if l.fleet == nil {
 		return s, nil, false
 	}
-	s, mended = l.fleet.fleet(began)
+	s, repairs = l.fleet.fleet(began)
 	rev, err := st.Revision(ctx)
-	return s, mended, err == nil && rev == s.Revision
+	return s, repairs, err == nil && rev == s.Revision
 }
 
 // Address returns the address at which standbys reach this hub.

@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/hub/leader"
 )
 
-// A silent standby is removed, so that new ones have room below the limit.
+// A silent standby is removed, so that new standbys have room below the limit.
 func TestASilentStandbyIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s standbys

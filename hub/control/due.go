@@ -13,7 +13,7 @@ type alarms struct {
 	queue queue
 }
 
-// A ref is the subject of an alarm, without its Was.
+// A ref is the subject of an alarm. It has no previous version of the object (Subject.Was).
 type ref struct {
 	key  state.Key
 	part string

@@ -346,7 +346,7 @@ func TestADeciderThatNeverSettlesDoesNotEndTheHub(t *testing.T) {
 	})
 }
 
-// concerned is touched by every change.
+// concerned is asked about every changed object.
 type concerned struct{}
 
 func (concerned) Touches(c state.Applied) []state.Subject { return []state.Subject{{Key: c.Key}} }

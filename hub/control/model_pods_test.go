@@ -128,8 +128,9 @@ func (m *model) window(p *modelPod, n *modelNode) (w window) {
 	return w
 }
 
-// spells returns the window from not-ready and unreachable. The first limit counts, until a taint
-// is tolerated for ever or not at all. shift is added to the time of the pod's binding.
+// spells returns the window that the taints not-ready and unreachable allow. The first limit
+// counts, until a taint is tolerated for ever or not at all. shift is added to the time of the
+// pod's binding.
 func (p *modelPod) spells(n *modelNode, shift time.Duration) (w window) {
 	for _, s := range append(slices.Clone(n.spells), modelSpell{key: n.key, from: n.since}) {
 		if !s.to.IsZero() && !p.bound.Add(shift).Before(s.to) {

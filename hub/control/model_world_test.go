@@ -234,7 +234,7 @@ func (w *modelWorld) robot(r *robot) {
 		r.inbox = r.inbox[1:]
 		for _, uid := range r.obey(d, now, w.rand) {
 			if w.model.over[uid] {
-				w.model.fail(now, "%s is to start a pod that was said to have stopped there", r.name)
+				w.model.fail(now, "%s is told to start a pod that it has reported as stopped", r.name)
 			}
 		}
 	}

@@ -24,8 +24,9 @@ const (
 	retry = time.Second
 	// logInterval is the time between two log lines of one outage.
 	logInterval = time.Minute
-	// maxUnseenNews is how many changes of news are stored for the deciders. Beyond it the deciders
-	// are asked about everything; the changes only add the previous versions.
+	// maxUnseenNews is how many changes of news are stored for the deciders. The oldest changes are
+	// dropped; the deciders are asked about everything anyway, and then lack only previous
+	// versions.
 	maxUnseenNews = 10_000
 )
 

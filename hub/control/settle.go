@@ -36,8 +36,8 @@ type Sharded interface {
 }
 
 // A Settler asks the deciders in order, in rounds, until no decider has a subject left. Each
-// decider sees the changes of those before it. A pass costs only what is due or has changed, and
-// the settler alone knows that.
+// decider sees the changes of those before it. The settler keeps track of what is due or has
+// changed, so that a pass costs only that.
 type Settler struct {
 	follows          Consequences
 	deciders         []Decider
@@ -278,8 +278,8 @@ func join(every []state.Subject, lists ...[]state.Subject) []state.Subject {
 
 const (
 	leastPatience, mostPatience = time.Second, 5 * time.Minute
-	// limits Settler.unseen. Beyond it deciders are asked about everything anyway; the subjects in
-	// unseen only add the previous versions.
+	// maxUnseen limits Settler.unseen. Subjects beyond it are dropped; the deciders are asked about
+	// everything anyway, and then lack only previous versions.
 	maxUnseen = 100_000
 )
 

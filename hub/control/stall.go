@@ -25,7 +25,7 @@ type stalls struct {
 	took  time.Duration
 }
 
-// begin counts the time before at as a stall.
+// begin counts the time until at as a stall.
 func (s *stalls) begin(at time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

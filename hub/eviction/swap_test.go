@@ -37,7 +37,7 @@ func TestNotReadyAndUnreachableReplaceEachOther(t *testing.T) {
 		{"180 s, then 0 s: the running deadline is not shortened", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 0)}, 180 * time.Second},
 		{"180 s, then 900 s: the running deadline is not restarted", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 900)}, 180 * time.Second},
 		{"180 s, then for ever: the deadline ends", []string{sick, dark}, 0, append(forever(dark), tolerate(sick, 180)), never},
-		{"the same from unreachable to not-ready", []string{dark, sick}, 0, append(forever(sick), tolerate(dark, 180)), never},
+		{"unreachable for 180 s, then not-ready for ever: the deadline ends", []string{dark, sick}, 0, append(forever(sick), tolerate(dark, 180)), never},
 		{"180 s, for ever, then 180 s again: from the third taint", []string{sick, dark, sick}, 0, append(forever(dark), tolerate(sick, 180)), 380 * time.Second},
 		{"for ever, then 180 s: from the second taint", []string{sick, dark}, 0, append(forever(sick), tolerate(dark, 180)), 280 * time.Second},
 		{"180 s, then not tolerated: at the replacement", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180)}, now},
@@ -45,7 +45,7 @@ func TestNotReadyAndUnreachableReplaceEachOther(t *testing.T) {
 		{"many replacements, 300 s: from the first taint", []string{sick, dark, sick, dark, sick, dark, sick, dark, sick, dark, sick, dark}, 0, []corev1.Toleration{tolerate(sick, 9000), tolerate(dark, 9000)}, 9000 * time.Second},
 		{"many replacements, one tolerated for ever: from the last taint", []string{dark, sick, dark, sick, dark, sick, dark, sick, dark, sick, dark, sick}, 0, append(forever(dark), tolerate(sick, 180)), 1280 * time.Second},
 		{"for a pod bound under the second taint the first does not count", []string{sick, dark}, 150 * time.Second, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 30)}, 180 * time.Second},
-		{"another taint counts too", []string{sick, "mine"}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate("mine", 30)}, 130 * time.Second},
+		{"a user's taint has its own deadline", []string{sick, "mine"}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate("mine", 30)}, 130 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := &corev1.Node{}

@@ -21,9 +21,8 @@ const (
 // Flapping stores the history of nodes and decides which nodes flap.
 type Flapping struct{}
 
-// Touches returns the node of a change that belongs into its history. The subject has the
-// transition or eviction itself, because a snapshot does not show it. A change of a record concerns
-// its node.
+// Touches returns the node whose history a change belongs to. The subject has the transition or
+// eviction itself, because a snapshot does not show it. A change of a record concerns its node.
 func (Flapping) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Nodes:

@@ -74,7 +74,8 @@ func nodeChangesOf(s state.Snapshot, subjects []state.Subject, now time.Time) (a
 	return all
 }
 
-// evictionOf returns the eviction in a change of a pod; ok is false if the change is no eviction.
+// evictionOf returns the eviction in a change of a pod; ok is false if the change is not an
+// eviction.
 func evictionOf(old, next *corev1.Pod) (e state.Evicted, ok bool) {
 	if old == nil || next == nil || old.Spec.NodeName == "" || disruption(old) != nil {
 		return e, false

@@ -22,8 +22,8 @@ func newJudgingWorld(t *testing.T) *world {
 	return w
 }
 
-// TestASiteThatIsCutOffIsTaintedAfterTheMinimumDelay silences nodes of a site at one moment. Because leases come every 10 to
-// 10.4 s, the nodes reach their deadlines at different times.
+// TestASiteThatIsCutOffIsTaintedAfterTheMinimumDelay silences nodes of a site at one moment.
+// Because leases come every 10 to 10.4 s, the nodes reach their deadlines at different times.
 func TestASiteThatIsCutOffIsTaintedAfterTheMinimumDelay(t *testing.T) {
 	for _, tt := range []struct{ of, silent int }{{20, 11}, {40, 22}, {60, 33}, {100, 55}, {3, 3}, {5, 3}, {4, 4},
 		{200, 110}} {
@@ -59,7 +59,8 @@ func TestASiteThatIsCutOffIsTaintedAfterTheMinimumDelay(t *testing.T) {
 	}
 }
 
-// checkJudgement checks that a is tainted once the grace periods of b and c have passed, and not before.
+// checkJudgement checks that a is tainted once the grace periods of b and c have passed, and not
+// before.
 func checkJudgement(t *testing.T, w *world) {
 	t.Helper()
 	w.wait(40*time.Second+lifecycle.Defaults.JudgeDelay-time.Millisecond, "b", "c")

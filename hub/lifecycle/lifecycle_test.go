@@ -484,7 +484,7 @@ func TestWithoutAReadyNodeNoNodeIsTainted(t *testing.T) {
 	}
 	w.wait(41 * time.Second)
 	if got := w.expel(); len(got) != 0 {
-		t.Errorf("E2 while no site has a ready node, %v are tainted", got)
+		t.Errorf("while no site has a ready node, %v are tainted", got)
 	}
 	if got := w.taints("oslo-00"); got != "unreachable:NoSchedule" {
 		t.Errorf("taints %q: NoSchedule stays", got)
@@ -493,7 +493,7 @@ func TestWithoutAReadyNodeNoNodeIsTainted(t *testing.T) {
 	if got := w.expel(); len(got) != 0 {
 		t.Errorf("tainted %v", got)
 	}
-	// E5: one device returns.
+	// One device returns.
 	w.put(node("bergen-00", "bergen", corev1.ConditionTrue))
 	if got := w.expel(); len(got) != 0 {
 		t.Errorf("after the disruption %v are tainted at once: the first node waits 1/rate", got)
@@ -516,7 +516,7 @@ func TestTheOnlyHealthyNodeIsExcluded(t *testing.T) {
 	w.site("oslo", 2, 0)
 	w.wait(time.Hour, "oslo-09")
 	if got := w.expel(); len(got) != 0 {
-		t.Errorf("E4: tainted %v", got)
+		t.Errorf("%v are tainted although the only healthy node is excluded", got)
 	}
 }
 

@@ -36,7 +36,7 @@ type key struct{}
 // A request is a running request.
 type request struct {
 	w    http.ResponseWriter
-	conn *Conn // nil: its connection is not of a Listener
+	conn *Conn // nil: the connection does not come from a Listener
 
 	mu        sync.Mutex
 	user      string // "" until Authenticated is called
@@ -100,8 +100,8 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	drain(w, r)
 }
 
-// closeAfter closes the connection after the answer. HTTP/1.1 itself closes it if the rest of the
-// body is long; then it half-closes first.
+// closeAfter closes the connection after the answer. If the rest of an HTTP/1.1 request is long,
+// net/http itself closes the connection, and half-closes it first.
 func closeAfter(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 || r.ContentLength <= maxDrain {
 		w.Header().Set("Connection", "close")

@@ -3,7 +3,7 @@
 //
 // The limits by address, and the division of file descriptors, apply to HTTPS and MQTT; package
 // broker uses them too. Listener and Serve are for HTTPS. The package has no protocol above HTTP,
-// no users and no secrets: the caller reports an authenticated request with Known.
+// no users and no secrets: the caller reports an authenticated request with Authenticated.
 package listen
 
 import (

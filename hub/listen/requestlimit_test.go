@@ -16,7 +16,7 @@ func TestAnonymousRequestsOfAConnectionAreLimited(t *testing.T) {
 	for name, closes := range map[string]bool{"": true, "anna": false} {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, conf, Limits{Connections: 8, User: 1})
-			if name != "" { // anna's place is on another connection
+			if name != "" { // anna has her one place on another connection
 				if code, err := ask(h.dial("http/1.1"), get("/", name)); code != 200 {
 					t.Fatal(code, err)
 				}
@@ -118,7 +118,7 @@ func TestAnonymousConnectionsAreReadSlowly(t *testing.T) {
 	for name, slow := range map[string]bool{"": true, "anna": false} {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, conf, Limits{Connections: 8, User: 1})
-			if name != "" { // anna's place is on another connection; this one counts as authenticated too
+			if name != "" { // anna has her one place on another connection; this one counts as authenticated too
 				if code, err := ask(h.dial("http/1.1"), get("/", name)); code != 200 {
 					t.Fatal(code, err)
 				}

@@ -54,7 +54,7 @@ type lead struct {
 type leadKey struct{}
 
 // NewForwarder returns a Forwarder without a leader. config returns the TLS configuration for the
-// leader's host, and stands this hub's announcement.
+// leader's host, and stands returns this hub's announcement.
 func NewForwarder(config func(host string) *tls.Config, stands func() leader.Status, log *slog.Logger) *Forwarder {
 	p := &Forwarder{stands: stands, log: log}
 	p.ends, p.end = context.WithCancel(context.Background())

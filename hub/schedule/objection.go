@@ -88,8 +88,8 @@ func (p *pass) infoOf(node *corev1.Node) *info {
 	return &info{node: node, usage: p.s.Usage(node.Name)}
 }
 
-// objections adds every objection of a node to the pod. It adds none exactly if against returns
-// none.
+// objections adds every objection of a node to the pod. It adds at least one if against returns a
+// reason, and none otherwise.
 func (t try) objections(l labelRequirements, node *corev1.Node, all []Objection) []Objection {
 	cordoned := t.cordoned(node)
 	if cordoned {

@@ -165,9 +165,9 @@ func (p *pass) violatingBudgets(pods []*corev1.Pod) map[*corev1.Pod]bool {
 	return broken
 }
 
-// compare orders offers by Kubernetes' rule: fewest budget violations, lowest highest priority,
-// lowest sum of priorities, fewest victims, latest start of the most important victims; then by
-// name.
+// compare orders offers by Kubernetes' rule: fewest budget violations; lowest priority of the most
+// important victim; lowest sum of priorities; fewest victims; latest start of the most important
+// victims; then by name.
 func (o *offer) compare(b *offer) int {
 	sum := func(o *offer) (n int64) {
 		for _, v := range o.victims {

@@ -106,7 +106,7 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 		fits := func(s state.Snapshot, n *corev1.Node) bool {
 			return mayBeOn(s, x, n) == "" && int64(len(on(s, n.Name))) < n.Status.Allocatable.Pods().Value()
 		}
-		// best is the lowest possible highest priority of the victims, found by trying every
+		// best is the lowest possible priority of the most important victim, found by trying every
 		// choice.
 		best := int32(99)
 		free := false

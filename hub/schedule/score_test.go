@@ -62,8 +62,8 @@ func TestBestNode(t *testing.T) {
 		pod    *corev1.Pod
 		want   string
 	}{
-		{"the first by name of equal nodes", []*corev1.Node{node("b", "x"), node("a", "x")}, nil, pod("p"), "a"},
-		{"the site with the fewest pods of equal nodes", []*corev1.Node{node("a1", "a"), node("a2", "a"), node("b1", "b")}, []*corev1.Pod{pod("o", onNode("a1"))}, pod("p"), "b1"},
+		{"of equal nodes the first by name", []*corev1.Node{node("b", "x"), node("a", "x")}, nil, pod("p"), "a"},
+		{"of equal nodes one on the site with the fewest pods", []*corev1.Node{node("a1", "a"), node("a2", "a"), node("b1", "b")}, []*corev1.Pod{pod("o", onNode("a1"))}, pod("p"), "b1"},
 		{"a sidecar counts like a container", []*corev1.Node{node("a", "x"), node("b", "x")},
 			[]*corev1.Pod{pod("o", asks("1", "1Gi"), first("1", "1Gi", true), onNode("a")), pod("q", asks("1500m", "1536Mi"), onNode("b"))}, pod("p", asks("1", "1Gi")), "b"},
 		{"an init container counts with the sidecars before it", []*corev1.Node{node("a", "x"), node("b", "x")},

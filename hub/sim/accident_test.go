@@ -56,7 +56,7 @@ type fate struct {
 	is   []time.Duration
 }
 
-// accidents prepares a world for accidents. arm starts an accident, or none.
+// accidents prepares a world for accidents. arm sets the next accident; nil ends the accidents.
 func (w *world) accidents() (arm func(*accident)) {
 	var now *accident
 	w.tap = func(p *packet) []time.Duration {

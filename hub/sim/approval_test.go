@@ -65,7 +65,7 @@ func (j *joining) came() error {
 		return err
 	case <-time.After(3 * time.Minute):
 		j.cancel()
-		return errors.New("the device goes on waiting")
+		return errors.New("the device still waits after 3 min")
 	}
 }
 

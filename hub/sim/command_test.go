@@ -80,9 +80,10 @@ func TestFleetACommandsOutputIsCompleteOrAnError(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%d commands went on undisturbed, %d ended", whole, broken)
+		t.Logf("%d commands ended normally, %d with an error; want at least %d and %d", whole, broken, wholes, brokens)
 		if whole < wholes || broken < brokens {
-			t.Errorf("%d commands went on undisturbed, %d ended", whole, broken)
+			t.Errorf("%d commands ended normally, %d with an error; want at least %d and %d", whole, broken,
+				wholes, brokens)
 		}
 		w.settleWithin(twoLeases, "all these commands")
 	})

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// ail makes the hub's disk fail as how says; nil repairs it.
+// ail makes each commit of the hub's disk return the error of how; nil repairs the disk.
 func (w *world) ail(how func(rows []control.Row) error) {
 	if how == nil {
 		w.sick.Store(nil)

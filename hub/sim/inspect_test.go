@@ -211,7 +211,7 @@ func (i *inspector) leaving(p *corev1.Pod, now time.Time) {
 		i.broken("pod %s was evicted from %s although no site has a ready node", p.Name, n.Name)
 	case i.holds(site):
 		i.broken("pod %s was evicted from %s although %s is on hold", p.Name, n.Name, site)
-	case now.Before(i.wishOf(site).maintained):
+	case now.Before(i.settingsOf(site).maintained):
 		i.broken("pod %s was evicted from %s during the maintenance of %s", p.Name, n.Name, site)
 	}
 }

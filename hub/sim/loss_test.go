@@ -29,7 +29,7 @@ var kinds = []struct {
 var happenings = []struct {
 	name string
 	do   func(w *world)
-	slow int // 1: it takes minutes, so only the first message of a kind is affected, as with the race detector
+	slow int // 1: it takes minutes, so even with FLOTILLA_LONG only the first message of a kind is affected
 }{
 	{"a deployment grows and shrinks", func(w *world) {
 		n := int32(4)

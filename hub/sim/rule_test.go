@@ -59,17 +59,17 @@ func ours(n *corev1.Node) *corev1.Taint {
 	return nil
 }
 
-// A wish has the effective settings of a site: its own, or the hub's.
-type wish struct {
+// A siteSettings has the effective settings of a site: its own, or the hub's.
+type siteSettings struct {
 	rate, secondary, unhealthy float64
 	large                      int
 	policy                     fleet.DisruptionPolicy
 	maintained                 time.Time // end of the maintenance
 }
 
-func (i *inspector) wishOf(site string) wish {
+func (i *inspector) settingsOf(site string) siteSettings {
 	cfg := i.w.cfg
-	out := wish{rate: cfg.NodeEvictionRate, secondary: cfg.SecondaryNodeEvictionRate,
+	out := siteSettings{rate: cfg.NodeEvictionRate, secondary: cfg.SecondaryNodeEvictionRate,
 		unhealthy: cfg.UnhealthyZoneThreshold, large: cfg.LargeClusterSizeThreshold, policy: cfg.SiteDisruptionPolicy}
 	s := i.sites[site]
 	if s == nil {
@@ -96,7 +96,7 @@ func (i *inspector) wishOf(site string) wish {
 // allowed returns how many nodes of a site may get NoExecute per second, and the reason if that is
 // 0.
 func (i *inspector) allowed(site string, now time.Time) (float64, string) {
-	c, is := i.tallies()[site], i.wishOf(site)
+	c, is := i.tallies()[site], i.settingsOf(site)
 	partly := c.ready > 0 && c.not > 2 && float64(c.not)/float64(c.not+c.ready) >= is.unhealthy
 	switch {
 	case i.isDark():
@@ -116,7 +116,7 @@ func (i *inspector) allowed(site string, now time.Time) (float64, string) {
 // holds tells whether a site is dark and has the policy Hold.
 func (i *inspector) holds(site string) bool {
 	c := i.tallies()[site]
-	return c.ready == 0 && c.not > 0 && i.wishOf(site).policy == fleet.Hold
+	return c.ready == 0 && c.not > 0 && i.settingsOf(site).policy == fleet.Hold
 }
 
 // deadline returns until when a pod may stay on a node, if there is a limit: the earliest deadline

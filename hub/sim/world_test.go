@@ -64,7 +64,7 @@ type world struct {
 
 	full     atomic.Bool                               // the hub's disk accepts no new objects
 	sick     atomic.Pointer[func([]control.Row) error] // failure of the hub's disk; nil: it works
-	sickened atomic.Int64                              // number of its failures
+	sickened atomic.Int64                              // number of failures of the hub's disk
 	tls      bool                                      // devices join with tokens and use certificates
 
 	mu    sync.Mutex

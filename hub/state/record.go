@@ -111,7 +111,7 @@ type HealthChange struct {
 type Evicted struct {
 	At     metav1.MicroTime `json:"at"`
 	Pod    string           `json:"pod"`            // namespace/name
-	Reason string           `json:"reason"`         // of its condition DisruptionTarget
+	Reason string           `json:"reason"`         // reason of the pod's condition DisruptionTarget
 	Text   string           `json:"text,omitempty"` // the condition's message, cut to historyText bytes
 }
 
@@ -187,7 +187,7 @@ type Dismissal struct {
 	Time   metav1.Time `json:"time"`
 	By     string      `json:"by,omitempty"` // the user, token or rule that ended the enrolment
 	Reason string      `json:"reason"`
-	Until  metav1.Time `json:"until"` // when the key's certificates have all expired; then the hub removes the dismissal
+	Until  metav1.Time `json:"until"` // end of the renewal of the key's certificates; then the hub removes the dismissal
 }
 
 // DeepCopy returns a deep copy.
@@ -208,9 +208,9 @@ func (s Snapshot) Dismissal(key string) *Dismissal {
 
 // A Backoff delays the replacement of pods that are lost as soon as they are placed. It belongs to
 // a workload and is removed with it, or after a time without failures; the API does not serve it.
-// Its name is the workload's uid. A DaemonSet's has the node's name appended; a Job's that counts
-// failures by index has the index. A CronJob has one while a quota refuses its next Job, or while
-// the next Job waits for the last.
+// Its name begins with the workload's uid. The node's name follows for a DaemonSet, and the index
+// for a Job that counts failures by index. A CronJob has a Backoff while a quota refuses its next
+// Job, or while the next Job waits for the last.
 type Backoff struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -272,8 +272,8 @@ func (s Snapshot) Advertisement() *Advertisement {
 // A FirmwareReport is a device's report of its boot configuration. Package wire limits the length
 // of its texts.
 type FirmwareReport struct {
-	Digest    string   `json:"digest,omitempty"`    // of the confirmed configuration
-	Candidate string   `json:"candidate,omitempty"` // of the staged or tried configuration
+	Digest    string   `json:"digest,omitempty"`    // digest of the confirmed configuration
+	Candidate string   `json:"candidate,omitempty"` // digest of the staged or tried configuration
 	State     string   `json:"state,omitempty"`     // a reason of the condition FirmwareReady
 	Backend   string   `json:"backend,omitempty"`
 	Trial     string   `json:"trial,omitempty"` // how the device would try a configuration

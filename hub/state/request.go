@@ -69,8 +69,8 @@ func RequestCondition(
 }
 
 // RequestEnds returns when a request is removed. An undecided request ends after a day or when its
-// token expires. A decided request ends an hour after the decision, so that its device can fetch
-// it.
+// token expires. A decided request ends an hour after the decision; until then its device can fetch
+// the result.
 func RequestEnds(s Snapshot, r *certv1.CertificateSigningRequest) time.Time {
 	ends, is := r.CreationTimestamp.Add(RequestWaits), DecisionOn(r)
 	if is == RequestPending {

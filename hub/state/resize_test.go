@@ -25,7 +25,7 @@ func TestAResizingPodCountsItsLargestResources(t *testing.T) {
 		{"shrinking, not granted", "1", "2", "2", "", "2"},
 		{"shrinking, granted", "1", "1", "2", "", "2"},
 		{"shrunk", "1", "1", "1", "", "1"},
-		{"from an old agent", "1", "", "", "", "1"},
+		{"an old agent reports no resources", "1", "", "", "", "1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := &corev1.Pod{Spec: corev1.PodSpec{
