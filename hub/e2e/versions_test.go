@@ -40,8 +40,18 @@ func before(t testing.TB, path string, filter ...string) string {
 	return git(t, "rev-parse", commit+"^")
 }
 
-// programsOf builds the hub and the agent of an older commit, and gives them this version.
-func programsOf(t testing.TB, commit, version string) (hub, device string) {
+// beforeNewestSchema returns the newest commit with an older schema of the database.
+func beforeNewestSchema(t testing.TB) string {
+	t.Helper()
+	newest, err := filepath.Glob(filepath.Join(repository, "hub/store/migration/[0-9][0-9][0-9].sql"))
+	if err != nil || len(newest) == 0 {
+		t.Fatal("no migration of the database found:", err)
+	}
+	return before(t, strings.TrimPrefix(slices.Max(newest), repository+"/"), "--diff-filter=A")
+}
+
+// programsOf builds programs of an older commit with this version. It returns their directory.
+func programsOf(t testing.TB, commit, version string, names ...string) string {
 	t.Helper()
 	src, bin := t.TempDir(), t.TempDir()
 	archive := filepath.Join(bin, "source.tar")
@@ -49,7 +59,7 @@ func programsOf(t testing.TB, commit, version string) (hub, device string) {
 	if printed, err := exec.Command("tar", "-xf", archive, "-C", src).CombinedOutput(); err != nil {
 		t.Fatalf("tar: %v: %s", err, printed)
 	}
-	for _, name := range []string{"hub", "device"} {
+	for _, name := range names {
 		cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags",
 			"-s -w -X main.version="+version, "-o", filepath.Join(bin, "flotilla-"+name), "./"+name)
 		cmd.Dir = src
@@ -58,7 +68,7 @@ func programsOf(t testing.TB, commit, version string) (hub, device string) {
 			need(t, "%s of %s does not build here: %v\n%s", name, commit, err, printed)
 		}
 	}
-	return filepath.Join(bin, "flotilla-hub"), filepath.Join(bin, "flotilla-device")
+	return bin
 }
 
 // mixedVersions are a hub of any version, two devices, and a state that must not change.
@@ -183,12 +193,9 @@ func TestAnUpgradeFromAnOlderSchema(t *testing.T) {
 	t.Parallel()
 	long(t)
 	const version = "0.0.1"
-	newest, err := filepath.Glob(filepath.Join(repository, "hub/store/migration/[0-9][0-9][0-9].sql"))
-	if err != nil || len(newest) == 0 {
-		t.Fatal("the log does not report the migration:", err)
-	}
-	commit := before(t, strings.TrimPrefix(slices.Max(newest), repository+"/"), "--diff-filter=A")
-	oldHub, oldAgent := programsOf(t, commit, version)
+	commit := beforeNewestSchema(t)
+	bin := programsOf(t, commit, version, "hub", "device")
+	oldHub, oldAgent := filepath.Join(bin, "flotilla-hub"), filepath.Join(bin, "flotilla-device")
 	a := newMixedVersions(t, oldHub, [2]string{oldAgent, oldAgent})
 	a.works("with an old hub and old agents")
 	a.of(a.devices[0], version, true)
@@ -220,7 +227,8 @@ func TestAgentsOfOtherVersions(t *testing.T) {
 	long(t)
 	const version = "0.0.2"
 	commit := before(t, "shared/wire/testdata")
-	oldHub, oldAgent := programsOf(t, commit, version)
+	bin := programsOf(t, commit, version, "hub", "device")
+	oldHub, oldAgent := filepath.Join(bin, "flotilla-hub"), filepath.Join(bin, "flotilla-device")
 	a := newMixedVersions(t, oldHub, [2]string{oldAgent, program(t, "device", here)})
 	a.works("with an older hub")
 	a.of(a.devices[0], version, true)

@@ -212,7 +212,7 @@ var rows = []row{
 		criterion: "each works with the other and is upgraded in place; no container restarts; unknown fields " +
 			"are ignored, older data is migrated, an older hub refuses a newer database",
 		tests: all(
-			of("hub/e2e", "TestAnUpgradeFromAnOlderSchema", "TestAgentsOfOtherVersions"),
+			of("hub/e2e", "TestAnUpgradeFromAnOlderSchema", "TestAgentsOfOtherVersions", "TestAHubUpgradeUnderLoad"),
 			of("shared/wire", "TestPayloadsMatchTheGoldenFiles"),
 			of("device/memory", "TestAnOlderAgentsDesiredStateIsRead"),
 			of("device/agent", "TestAnAgentAdoptsTheContainersOfOlderVersions"),
