@@ -55,7 +55,7 @@ fi
 	hubPostrm = `#!/bin/sh
 set -e
 if [ "$1" = purge ]; then
-	echo "flotilla: the hub's data is kept in /var/lib/flotilla/hub; remove it with: rm -r /var/lib/flotilla /var/lib/private/flotilla" >&2
+	echo "flotilla: the hub's data is kept in /var/lib/flotilla/hub; remove it with: rm -r /var/lib/flotilla/hub /var/lib/private/flotilla/hub" >&2
 fi
 `
 )

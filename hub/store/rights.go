@@ -93,7 +93,7 @@ func (s *Store) readRights(ctx context.Context, db *sql.DB) (*rights, error) {
 	}
 	r := &rights{tables: map[string]tableRows{}, devices: map[string]record{}, rows: map[string]Row{}}
 	for _, table := range append(slices.Clone(rightsTables), dismissalsTable) {
-		t, err := readTable(ctx, db, table)
+		t, err := readTable(ctx, db, s.conn, table)
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", table, err)
 		}
@@ -165,15 +165,35 @@ func readRecords(ctx context.Context, q querier) (map[string]record, map[string]
 	return all, as, rows.Err()
 }
 
-// readTable reads a whole table. A missing table is empty; a damaged one is an error.
-func readTable(ctx context.Context, db *sql.DB, table string) (t tableRows, err error) {
+// readTable reads the columns of a table that this version has. A missing table is empty; a damaged
+// one is an error. A newer version may have added columns. A row with another value there than the
+// default is left out: this version would misread that right.
+func readTable(ctx context.Context, db *sql.DB, here querier, table string) (t tableRows, err error) {
 	if has, err := hasTable(ctx, db, table); err != nil || !has {
 		return t, err
 	}
 	if err := intact(ctx, db, table); err != nil {
 		return t, err
 	}
-	return selected(ctx, db, "SELECT * FROM "+table)
+	const query = "SELECT name, coalesce(dflt_value, 'NULL') FROM pragma_table_info('%s')"
+	has, err := selected(ctx, db, fmt.Sprintf(query, table))
+	if err != nil {
+		return t, err
+	}
+	want, err := selected(ctx, here, fmt.Sprintf(query, table))
+	if err != nil || len(want.rows) == 0 {
+		return t, err
+	}
+	var columns []string
+	where := " WHERE true"
+	for _, c := range has.rows {
+		if slices.ContainsFunc(want.rows, func(w []any) bool { return w[0] == c[0] }) {
+			columns = append(columns, fmt.Sprint(c[0]))
+		} else {
+			where += fmt.Sprintf(" AND %q IS %s", c...)
+		}
+	}
+	return selected(ctx, db, "SELECT "+strings.Join(columns, ", ")+" FROM "+table+where)
 }
 
 // selected returns the result of a query.

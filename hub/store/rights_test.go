@@ -110,6 +110,36 @@ func TestARestoreReturnsNoRemovedRights(t *testing.T) {
 		`records /pi-4 u-pi-4 20   {"key":"since","machineID":"m4","metadata":{"name":"pi-4"}}`)
 }
 
+// An older hub restores its backup over the database of a newer one. It keeps the rights that it
+// understands, and no join token with a restriction that it does not know.
+func TestARestoreOfAnOlderHubKeepsTheRightsItUnderstands(t *testing.T) {
+	dir, file := outlived(t)
+	db, err := sql.Open("sqlite", dsn(filepath.Join(dir, database)))
+	must(t, err)
+	for _, statement := range []string{
+		"ALTER TABLE users ADD COLUMN later TEXT NOT NULL DEFAULT ''", "ALTER TABLE join_tokens ADD COLUMN later TEXT",
+		"ALTER TABLE join_tokens ADD COLUMN last TEXT NOT NULL DEFAULT '{}'",
+		"UPDATE join_tokens SET last = 'only a node' WHERE id = 'used'", "PRAGMA user_version = 999",
+	} {
+		_, err := db.ExecContext(t.Context(), statement)
+		must(t, err)
+	}
+	must(t, db.Close())
+	must(t, Restore(t.Context(), options(t, dir), file))
+	s, ctx := openIn(t, dir), t.Context()
+	if r, _ := s.Recovered(ctx); r == nil || !r.Rights {
+		t.Errorf("%+v", r)
+	}
+	if u, err := s.Users(ctx); len(u) != 1 || u[0].Name != "kari" || u[0].Password != "new" {
+		t.Errorf("the users are %+v, %v", u, err)
+	}
+	for id, has := range map[string]bool{"used": false, "revoked": true, "open": true} {
+		if _, err := s.JoinToken(ctx, id); errors.Is(err, ErrNotFound) == has {
+			t.Errorf("join token %s: %v", id, err)
+		}
+	}
+}
+
 // A backup of a hub without devices does not remove devices that were enrolled later.
 func TestARestoreKeepsDevicesEnrolledLater(t *testing.T) {
 	dir := t.TempDir()
