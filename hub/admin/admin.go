@@ -72,10 +72,12 @@ func routes() []frame.Route {
 		{Method: http.MethodPost, Path: "/views", Verb: "update", Resource: "account",
 			Serve: (*frame.Call).ChangeViews},
 		get("/devices/add", "create", "jointokens", nodes.AddDevice),
-		{Method: http.MethodPost, Path: "/devices/add", Verb: "create", Resource: "jointokens",
+		{Method: http.MethodPost, Path: "/devices/add", Verb: "create", Resource: "jointokens", Large: true,
 			Serve: func(c *frame.Call) error { return nodes.MakeToken(c, made) }},
 		{Method: http.MethodGet, Path: "/devices/tokens/:id", Verb: "create", Resource: "jointokens",
 			Serve: func(c *frame.Call) error { return nodes.ShowToken(c, made) }},
+		{Method: http.MethodGet, Path: "/devices/tokens/:id/card", Verb: "create", Resource: "jointokens",
+			Serve: func(c *frame.Call) error { return nodes.FirstBoot(c, made) }},
 		get("/devices/waiting", "list", "certificatesigningrequests", nodes.WaitingDevices),
 		get("/devices/joined", "create", "jointokens", nodes.JoinedDevices),
 

@@ -176,7 +176,7 @@ func TestATokenIsShownOnlyInTheSessionThatMadeIt(t *testing.T) {
 	now := time.Now()
 	c.Now = func() time.Time { return now.Add(time.Duration(passed.Load())) }
 	session := sessionOf{csrf: csrf}
-	c.Sessions = &session
+	c.Sessions, c.Agents, c.CA = &session, func() []string { return []string{"arm64"} }, func() []byte { return []byte("a root\n") }
 	srv := start(t, c)
 	make := func() string {
 		t.Helper()
@@ -193,9 +193,21 @@ func TestATokenIsShownOnlyInTheSessionThatMadeIt(t *testing.T) {
 	}
 	for range 2 {
 		resp, body := srv.ask(t, "admin", "GET", to, nil)
-		if resp.StatusCode != http.StatusOK || strings.Count(body, "FLT1.") != 1 || !strings.Contains(body, "--token FLT1.") || resp.Header.Get("Cache-Control") != "no-store" {
+		if resp.StatusCode != http.StatusOK || strings.Count(body, "FLT1.") != 2 || !strings.Contains(body, "--token FLT1.") || resp.Header.Get("Cache-Control") != "no-store" {
 			t.Fatalf("the session that made it sees %d, the token %d times", resp.StatusCode, strings.Count(body, "FLT1."))
 		}
+	}
+	card := to + "/card?engine=podman&format="
+	for format, begins := range map[string]string{"cloud-init": "#cloud-config\n", "script": "#!/bin/sh\n"} {
+		resp, body := srv.ask(t, "admin", "GET", card+format, nil)
+		if resp.StatusCode != http.StatusOK || !strings.HasPrefix(body, begins) || !strings.Contains(body, "FLT1.") ||
+			!strings.Contains(body, "a root\n") || !strings.Contains(body, "podman") || resp.Header.Get("Content-Disposition") == "" {
+			t.Errorf("the first-boot file for %s: %d %s", format, resp.StatusCode, body)
+		}
+	}
+	if resp, body := srv.ask(t, "admin", "GET", card+"toml", nil); resp.StatusCode != http.StatusBadRequest ||
+		!strings.Contains(body, "use cloud-init or script") {
+		t.Errorf("an unknown format: %d", resp.StatusCode)
 	}
 	if len(acts) != 1 {
 		t.Errorf("loading the page again has made another token: %+v", acts)
@@ -204,6 +216,9 @@ func TestATokenIsShownOnlyInTheSessionThatMadeIt(t *testing.T) {
 		t.Helper()
 		if resp, body := srv.ask(t, who, "GET", to, nil); resp.StatusCode < 400 || strings.Contains(body, "FLT1") {
 			t.Errorf("%s: %d", what, resp.StatusCode)
+		}
+		if resp, body := srv.ask(t, who, "GET", card+"script", nil); resp.StatusCode < 400 || strings.Contains(body, "FLT1") {
+			t.Errorf("%s in its first-boot file: %d", what, resp.StatusCode)
 		}
 	}
 	gone("a viewer sees the token", "viewer")

@@ -33,6 +33,8 @@ func TestAFormOverItsLimitsIsRefusedWithTheLimit(t *testing.T) {
 		{"/devices/add", url.Values{"site": {"site 01"}, "uses": {"1"}, "life": {"1h"}}, []string{"Site &#34;site 01&#34; is not valid; use lower-case letters, digits and &#39;-&#39;, such as oslo."}},
 		{"/devices/add", url.Values{"site": {long}, "uses": {"1"}, "life": {"1h"}}, []string{"Site has 300 characters; use at most 63."}},
 		{"/devices/add", url.Values{"site": {"oslo"}, "node": {long}, "uses": {"1"}, "life": {"1h"}}, []string{"at most 253"}},
+		{"/devices/add", url.Values{"site": {"oslo"}, "names": {"a1,till-1\nb2"}, "prefix": {"till-"}, "uses": {"1"}, "life": {"1h"}}, []string{"line 2: &#34;b2&#34; is not SERIAL,NAME", "a1,till-1\nb2</textarea>", `value="till-"`, "<details open>"}},
+		{"/devices/add", url.Values{"site": {"oslo"}, "prefix": {"Till "}, "uses": {"1"}, "life": {"1h"}}, []string{"Name prefix: "}},
 		{"/settings", url.Values{"action": {"user-create"}, "name": {long}, "role": {"viewer"}, "password": {"four words are good"}}, []string{"63"}},
 		{"/views", url.Values{"action": {"save"}, "name": {long}, "href": {"/nodes"}}, []string{"40"}},
 	} {

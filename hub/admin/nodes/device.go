@@ -23,6 +23,7 @@ import (
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
 )
 
 // lives are the choices of a join token's lifetime.
@@ -31,6 +32,8 @@ var lives = [][2]string{{"1h", "1 hour"}, {"24h", "1 day"}, {"168h", "1 week"}, 
 type addData struct {
 	Sites      []string
 	Site, Node string
+	Names      string // lines SERIAL,NAME
+	Prefix     string
 	Uses       int
 	Lives      []frame.Option
 	Approval   bool
@@ -58,12 +61,15 @@ type tokenData struct {
 	QR      template.HTML
 	Site    string
 	Node    string
+	Named   string // the names of its devices; "": their host names
 	Uses    int
 	Life    string
 	Waits   bool   // devices wait for approval
 	Since   string // query of the list of the token's devices
+	Card    string // path of the first-boot file; "": the hub has no agents
 
-	life time.Duration
+	life  time.Duration
+	first install.FirstBoot
 }
 
 // MakeToken makes a join token and redirects to a page that only this session can see. The token
@@ -71,16 +77,28 @@ type tokenData struct {
 func MakeToken(c *frame.Call, made *MadeTokens) error {
 	uses, _ := strconv.Atoi(c.FormValue("uses"))
 	life, _ := time.ParseDuration(c.FormValue("life"))
+	names := c.FormValue("names")
 	t := access.NewJoinToken{Site: strings.TrimSpace(c.FormValue("site")), Node: strings.TrimSpace(c.FormValue("node")),
-		Uses: uses, Life: life, By: c.User.Name, Approval: c.FormValue("approval") != ""}
-	token, err := c.Tokens.CreateJoinToken(c.Request().Context(), t)
+		Names: store.DeviceNames{Prefix: strings.TrimSpace(c.FormValue("prefix"))},
+		Uses:  uses, Life: life, By: c.User.Name, Approval: c.FormValue("approval") != ""}
+	var token wire.JoinToken
+	var err error
+	if strings.TrimSpace(names) != "" {
+		if t.Names.BySerial, err = access.ParseNames(names); err != nil {
+			err = fmt.Errorf("%w: names: %w", access.ErrInvalid, err)
+		}
+		t.Uses = max(uses, len(t.Names.BySerial))
+	}
+	if err == nil {
+		token, err = c.Tokens.CreateJoinToken(c.Request().Context(), t)
+	}
 	act := store.Audit{Verb: "create", Resource: "jointokens", Name: t.Site, Code: http.StatusCreated}
 	if err != nil {
 		act.Code, act.Message = c.Tell(err)
 		act.Message = format.Capital(strings.TrimPrefix(act.Message, "Create join token: "))
 		c.Record(act)
 		return c.ShowPage(act.Code, addPage(c.Fleet.Snapshot(),
-			addData{Site: t.Site, Node: t.Node, Uses: t.Uses, Approval: t.Approval,
+			addData{Site: t.Site, Node: t.Node, Names: names, Prefix: t.Names.Prefix, Uses: max(uses, 1), Approval: t.Approval,
 				Lives: frame.Options(c.FormValue("life"), lives...), Problem: act.Message}))
 	}
 	c.Record(act)
@@ -91,7 +109,14 @@ func MakeToken(c *frame.Call, made *MadeTokens) error {
 		life:  t.Life,
 	}
 	if d.Arches = c.Agents(); len(d.Arches) > 0 {
-		d.Install = install.Line(c.JoinURLs(c.Request().Host)[0], c.CA(), token.Text())
+		hub := c.JoinURLs(c.Request().Host)[0]
+		d.Install = install.Line(hub, c.CA(), token.Text())
+		d.Card, d.first = "/devices/tokens/"+token.ID+"/card", install.FirstBoot{Hub: hub, CA: c.CA(), Token: token.Text()}
+	}
+	if len(t.Names.BySerial) > 0 {
+		d.Named = "named by the list"
+	} else if t.Names.Prefix != "" {
+		d.Named = "named " + t.Names.Prefix + "…"
 	}
 	for _, l := range lives {
 		if l[0] == c.FormValue("life") {
@@ -109,11 +134,34 @@ func MakeToken(c *frame.Call, made *MadeTokens) error {
 func ShowToken(c *frame.Call, made *MadeTokens) error {
 	d, ok := made.of(c.Param("id"), c.User, c.Now())
 	if !ok {
-		return c.Message(http.StatusNotFound, "The token is not shown any more",
-			"A join token is shown only in the session that made it, for an hour. If it is lost, make another one "+
-				"with Add a device, and revoke the lost one in the settings.")
+		return tokenGone(c)
 	}
 	return c.ShowPage(http.StatusOK, frame.Page{Template: "token", Title: "Add a device", Data: d})
+}
+
+func tokenGone(c *frame.Call) error {
+	return c.Message(http.StatusNotFound, "The token is not shown any more",
+		"A join token is shown only in the session that made it, for an hour. If it is lost, make another one "+
+			"with Add a device, and revoke the lost one in the settings.")
+}
+
+// FirstBoot downloads the file for SD cards whose devices join with a token at their first boot.
+func FirstBoot(c *frame.Call, made *MadeTokens) error {
+	d, ok := made.of(c.Param("id"), c.User, c.Now())
+	if !ok || d.Card == "" {
+		return tokenGone(c)
+	}
+	d.first.Engine, d.first.Now = c.QueryParam("engine"), c.Now()
+	text, err := d.first.Write(c.QueryParam("format"))
+	if err != nil {
+		return c.Message(http.StatusBadRequest, "No file", format.Capital(err.Error())+".")
+	}
+	name := "user-data"
+	if c.QueryParam("format") == install.Script {
+		name = "firstboot.sh"
+	}
+	c.Response().Header().Set("Content-Disposition", "attachment; filename="+name)
+	return c.Blob(http.StatusOK, "text/plain; charset=utf-8", []byte(text))
 }
 
 // qrCode draws a text as one path of squares.
