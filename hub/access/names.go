@@ -12,6 +12,9 @@ import (
 // serialEnd is how many characters of a serial number follow a name's prefix.
 const serialEnd = 8
 
+// maxNameErrors bounds the message about a file that is not a list of names.
+const maxNameErrors = 20
+
 // nodeName is the token's node, else the token's name for this board, else the device's
 // --node-name, else the host name.
 func nodeName(t store.JoinToken, r wire.JoinRequest) (string, error) {
@@ -45,12 +48,16 @@ func nodeName(t store.JoinToken, r wire.JoinRequest) (string, error) {
 }
 
 // ParseNames reads lines "SERIAL,NAME": a board's serial number and its node's name. Empty lines
-// and lines that begin with # are skipped. It reports all wrong lines.
+// and lines that begin with # are skipped. It reports the first wrong lines.
 func ParseNames(text string) (map[string]string, error) {
 	names, lineOf := map[string]string{}, map[string]int{}
 	var errs []error
 	n := 0
 	for line := range strings.Lines(text) {
+		if len(errs) == maxNameErrors {
+			errs = append(errs, errors.New("there may be more wrong lines"))
+			break
+		}
 		n++
 		line = strings.TrimSpace(line)
 		if line == "" || line[0] == '#' {

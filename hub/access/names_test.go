@@ -74,4 +74,7 @@ func TestParseNames(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, says)
 		}
 	}
+	if _, err := ParseNames(strings.Repeat("x\n", 1<<20)); err == nil || len(err.Error()) > 4096 {
+		t.Error("the error about a long file must be bounded")
+	}
 }
