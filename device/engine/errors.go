@@ -77,7 +77,8 @@ func portInUse(message string) (port string, taken bool) {
 			word, _, _ := strings.Cut(after, " ")
 			word, _, _ = strings.Cut(word, "/")
 			word = strings.TrimSuffix(word, ":")
-			if at := strings.Split(word, ":"); len(at) == 4 && word[0] != '[' { // host address and port, then the container's
+			// host address and port, then those of the container
+			if at := strings.Split(word, ":"); len(at) == 4 && word[0] != '[' {
 				word = at[0] + ":" + at[1]
 			}
 			return word + " ", true
