@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/device/hardware"
 )
 
-// version is set by the build.
-var version string
+// version and releaseKey are set by the build.
+var version, releaseKey string
 
 //go:embed licenses.gz
 var licenses []byte // written by licenses_test.go
@@ -25,6 +25,7 @@ func main() {
 	if version != "" {
 		agent.Version = version
 	}
+	cli.ReleaseKey = releaseKey
 	// The child of periph does nothing else, so that it is small and fast.
 	if len(os.Args) > 1 && os.Args[1] == hardware.ChildCommand {
 		if err := hardware.RunChild(os.Stdout, os.Args[2:]...); err != nil {

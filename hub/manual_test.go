@@ -87,6 +87,8 @@ func findReasons(t *testing.T) *reasonSet {
 			for _, e := range n.Elts {
 				kv, ok := e.(*ast.KeyValueExpr)
 				switch {
+				case ok && pkg == "rollout" && called(n.Type) == "words": // of a kind of rollouts
+					note(l.reasons, "", pkg, kv.Value, at(n))
 				case ok && condition && called(kv.Key) == "Type" && kind != "": // metav1's reasons are used in events and in API responses
 					note(l.conditions, kind+".", pkg, kv.Value, at(n))
 				case ok && !condition && called(kv.Key) == "Reason" && called(n.Type) != "Status": // a metav1.Status is an API response

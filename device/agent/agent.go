@@ -137,6 +137,7 @@ type published struct {
 	volumes           []wire.VolumeState
 	vitals            *wire.Vitals
 	firmware          *wire.FirmwareStatus
+	upgrade           *wire.UpgradeStatus
 	gen               int64
 	hub               Hub
 	shutdown          string
@@ -273,8 +274,8 @@ func (a *Agent) Status() wire.Status {
 		MachineID: a.published.machineID, AgentVersion: Version, Registration: a.c.Registration,
 		Status: *a.published.status.DeepCopy(), Hardware: a.published.hardware, Volumes: a.published.volumes,
 		Vitals:   a.published.vitals,
-		Firmware: a.published.firmware,
-		Profile:  new(a.published.profile),
+		Firmware: a.published.firmware, Upgrade: a.published.upgrade,
+		Profile: new(a.published.profile),
 	}
 	st.Registration.Labels = a.defaultLabels()
 	if a.published.shutdown != "" {
@@ -310,8 +311,17 @@ func (a *Agent) Shutdown(why string) {
 
 // SetFirmware sets the progress of the boot configuration.
 func (a *Agent) SetFirmware(st *wire.FirmwareStatus) {
+	a.setStatus(func() { a.published.firmware = st })
+}
+
+// SetUpgrade sets the progress of the upgrade of this agent.
+func (a *Agent) SetUpgrade(st *wire.UpgradeStatus) {
+	a.setStatus(func() { a.published.upgrade = st })
+}
+
+func (a *Agent) setStatus(set func()) {
 	a.published.Lock()
-	a.published.firmware = st
+	set()
 	hub := a.published.hub
 	a.published.Unlock()
 	if hub != nil {

@@ -36,6 +36,7 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 // Run executes a command line and returns the exit code. licenses is the text of the licenses
 // command.
 func Run(args []string, licenses []byte) int {
+	launch(args)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	go func() {
@@ -85,7 +86,8 @@ func command(licenses []byte) *cobra.Command {
 		return usagef("%w; see %s --help", commands.Plainly(err), cmd.CommandPath())
 	})
 	root.AddCommand(joinCommand(), runCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(),
-		policyCommand(), bootHelperCommand(), commands.Licenses(licenses, noArguments), versionCommand())
+		policyCommand(), bootHelperCommand(), upgradeWatchCommand(),
+		commands.Licenses(licenses, noArguments), versionCommand())
 	for _, c := range root.Commands() {
 		if c.Args == nil {
 			c.Args = noArguments

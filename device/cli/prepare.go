@@ -35,6 +35,7 @@ type prepared struct {
 	journal  *request.Journal
 	helper   string
 	mirror   string
+	upgrade  upgradeFlags
 	grace    grace
 }
 

@@ -21,6 +21,7 @@ import (
 	"flotilla.dev/device/mirror"
 	"flotilla.dev/device/plan"
 	"flotilla.dev/device/request"
+	"flotilla.dev/device/upgrade"
 	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/wire"
 )
@@ -38,6 +39,7 @@ type runFlags struct {
 	cpuManager               string
 	bootHelper               string // the helper's socket
 	mirror                   string // listener's address
+	upgrade                  upgradeFlags
 	grace                    grace  // how long pods may take to end before a shutdown
 	hub, node, site          string // for the development listener
 	labels, taints           []string
@@ -57,6 +59,7 @@ func runCommand() *cobra.Command {
 	engineFlag(cmd, &f.engine)
 	f.limits.add(cmd)
 	f.log.add(cmd)
+	f.upgrade.add(cmd)
 	fl := cmd.Flags()
 	fl.DurationVar(&f.lease, "lease-interval", 0,
 		"time between two lease renewals until the hub sets another, the kubelet's --node-status-update-frequency "+
@@ -239,7 +242,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 		return link.ErrDismissed
 	}
 	p.journal, p.helper, p.status, p.grace = journal, f.bootHelper, f.status, f.grace
-	p.mirror = f.mirror
+	p.mirror, p.upgrade = f.mirror, f.upgrade
 	board := &machine{where: o.where, periph: &hardware.Periph{}}
 	a, err := agent.New(agent.Config{
 		Node: p.node, Memory: m, Hardware: board, Connected: board.connected,
@@ -284,6 +287,8 @@ const registrationFile = "registration.json"
 // device stops on purpose. The workloads keep running.
 func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, log *slog.Logger) error {
 	var g errgroup.Group
+	ctx, restart := context.WithCancelCause(ctx)
+	defer restart(nil)
 	agentCtx, stopAgent := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAgent()
 	g.Go(func() error { return a.Run(agentCtx) })
@@ -303,6 +308,12 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 			p.leave(*p.ended, a, l, log)
 		}
 	}
+	up, err := upgrader(p.upgrade, p, a, m, l, log)
+	if err != nil {
+		stopAgent()
+		return errors.Join(err, g.Wait())
+	}
+	g.Go(func() error { return runUpgrader(agentCtx, up, restart) })
 	if p.helper != "" {
 		g.Go(func() error { return bootRunner(p.helper, p, a, m, isOnline(l), log).Run(agentCtx) })
 	}
@@ -326,7 +337,9 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 		linkCtx, stopLink := context.WithCancel(context.WithoutCancel(ctx))
 		defer stopLink()
 		stop := context.AfterFunc(ctx, func() {
-			a.Shutdown("the agent has stopped; its containers keep running")
+			if !errors.Is(context.Cause(ctx), upgrade.ErrRestart) { // it is back in a moment
+				a.Shutdown("the agent has stopped; its containers keep running")
+			}
 			stopLink()
 		})
 		defer stop()
@@ -336,7 +349,9 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 		}
 	}
 	<-ctx.Done()
-	notify("STOPPING=1")
+	if !errors.Is(context.Cause(ctx), upgrade.ErrRestart) {
+		notify("STOPPING=1")
+	}
 	stopAgent()
 	return g.Wait()
 }

@@ -135,6 +135,7 @@ type Link struct {
 	// the hub has acknowledged a status of this connection; always true without a broker
 	known          atomic.Bool
 	unheard        atomic.Bool // behind a broker, the hub has not acknowledged the last message
+	heard          atomic.Bool // the hub has acknowledged a message since the start
 	acked          bool        // the hub has acknowledged something in the present or last session
 	silentSessions int         // consecutive sessions that ended for lack of acknowledgements; used with a broker
 }
@@ -302,6 +303,12 @@ func (l *Link) Online() (bool, error) {
 		return true, nil
 	}
 	return false, l.lastErr
+}
+
+// Heard reports whether the hub is connected and has acknowledged a message since the start.
+func (l *Link) Heard() bool {
+	online, _ := l.Online()
+	return online && l.heard.Load()
 }
 
 // deliverAll passes the waiting messages to the Sink one after the other. A desired state above the

@@ -61,6 +61,7 @@ func (s *session) settle(now time.Time) error {
 			if err == nil {
 				s.unacked, s.l.silentSessions, s.l.acked = 0, 0, true
 				s.l.unheard.Store(false)
+				s.l.heard.Store(true)
 			}
 			switch {
 			case t == &s.pods:

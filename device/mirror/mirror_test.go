@@ -138,3 +138,41 @@ func TestAHubThatIsAwayIsSaid(t *testing.T) {
 		t.Errorf("%d %s %v", status, body, err)
 	}
 }
+
+// A file of the hub arrives whole although the line breaks all the time.
+func TestADownloadGoesOnWhereTheLineBreaks(t *testing.T) {
+	const text = "an agent of some length"
+	var asked []string
+	hub := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Header.Get("Range"))
+		at := 0
+		if v := r.Header.Get("Range"); v != "" {
+			at, _ = strconv.Atoi(strings.Trim(v, "bytes=-"))
+			w.Header().Set("Content-Length", strconv.Itoa(len(text)-at))
+			w.WriteHeader(http.StatusPartialContent)
+		} else {
+			w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+		}
+		_, _ = io.WriteString(w, text[at:min(at+10, len(text))])
+		_ = http.NewResponseController(w).Flush()
+		if at+10 < len(text) {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	defer hub.Close()
+	m := New(func() (Hub, error) {
+		config := hub.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+		config.ServerName = "example.com"
+		return Hub{Addresses: []string{hub.Listener.Addr().String()}, TLS: config}, nil
+	}, slog.New(slog.DiscardHandler))
+	var got bytes.Buffer
+	if err := m.Download(t.Context(), "/install/x", 3, int64(len(text)), &got); err != nil || got.String() != text[3:] {
+		t.Errorf("%q: %v", got.String(), err)
+	}
+	if len(asked) != 2 || asked[0] != "bytes=3-" || asked[1] != "bytes=13-" {
+		t.Errorf("the ranges were %q", asked)
+	}
+	if err := m.Download(t.Context(), "/install/x", 0, 100, io.Discard); err == nil {
+		t.Error("a file that is shorter than it should be was accepted")
+	}
+}

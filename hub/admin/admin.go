@@ -109,6 +109,8 @@ func routes() []frame.Route {
 		get(frame.RolloutsPath, "list", "firmwarerollouts", rollouts.List),
 		get(frame.RolloutsPath+"/_new", "create", "firmwarerollouts", rollouts.Start), // an invalid name for a rollout
 		get(frame.RolloutsPath+"/:name", "get", "firmwarerollouts", rollouts.Rollout),
+		get(frame.AgentRolloutsPath, "list", "agentrollouts", rollouts.Agents),
+		get(frame.AgentRolloutsPath+"/:name", "get", "agentrollouts", rollouts.AgentRollout),
 		{Method: http.MethodGet, Path: manual.Root, Serve: help},
 		{Method: http.MethodGet, Path: manual.Root + "/:page", Serve: help},
 		{Method: http.MethodGet, Path: "/audit", Verb: "list", Resource: "audit", Serve: settings.Audit},

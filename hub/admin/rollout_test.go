@@ -33,7 +33,8 @@ func rolloutSample() []state.Object {
 	digest := wire.FirmwareDigest(document)
 	rollout := func(name string, st fleet.FirmwareRolloutStatus, change func(*fleet.FirmwareRolloutSpec)) *fleet.FirmwareRollout {
 		r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), CreationTimestamp: admintest.Ago(3 * time.Hour)}, Spec: fleet.FirmwareRolloutSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelOSStable: "linux"}}, Profile: "raspberrypi-4"}, Status: st}
+			Profile: "raspberrypi-4"}, Status: st}
+		r.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelOSStable: "linux"}}
 		r.Spec.Default()
 		if change != nil {
 			change(&r.Spec)

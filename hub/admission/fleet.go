@@ -20,10 +20,29 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// firmwareRollout checks a rollout. An empty selector would select the whole fleet. Only the hub
-// writes the rollout's document.
+// firmwareRollout checks a rollout. Only the hub writes the rollout's document.
 func (l *list) firmwareRollout(r *fleet.FirmwareRollout) {
-	s := r.Spec
+	subdomain(l, spec.Child("profile"), r.Spec.Profile)
+	l.strategy(r.Spec.RolloutStrategy)
+	if st := r.Status; st.Document != "" {
+		if _, err := fleet.ParseBootConfig([]byte(st.Document)); err != nil {
+			text, _, _ := strings.Cut(err.Error(), "\n")
+			l.invalid(field.NewPath("status", "document"), field.OmitValueType{}, text)
+		}
+	}
+}
+
+// agentRollout checks a rollout.
+func (l *list) agentRollout(r *fleet.AgentRollout) {
+	if !fleet.ValidAgentVersion(r.Spec.Version) {
+		l.invalid(spec.Child("version"), r.Spec.Version, "must be the version of an agent, such as 1.3.0")
+	}
+	l.strategy(r.Spec.RolloutStrategy)
+}
+
+// strategy checks which nodes a rollout selects, and how. An empty selector would select the whole
+// fleet.
+func (l *list) strategy(s fleet.RolloutStrategy) {
 	if sel := s.Selector; sel == nil || len(sel.MatchLabels)+len(sel.MatchExpressions) == 0 {
 		l.required(spec.Child("selector"), "an empty selector would select every node: name labels, or select all with "+
 			"matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]")
@@ -34,7 +53,6 @@ func (l *list) firmwareRollout(r *fleet.FirmwareRollout) {
 			l.invalid(spec.Child("selector"), field.OmitValueType{}, err.Error())
 		}
 	}
-	subdomain(l, spec.Child("profile"), s.Profile)
 	if s.Canary != "" {
 		subdomain(l, spec.Child("canary"), s.Canary)
 	}
@@ -67,20 +85,22 @@ func (l *list) firmwareRollout(r *fleet.FirmwareRollout) {
 			}
 		}
 	}
-	if st := r.Status; st.Document != "" {
-		if _, err := fleet.ParseBootConfig([]byte(st.Document)); err != nil {
-			text, _, _ := strings.Cut(err.Error(), "\n")
-			l.invalid(field.NewPath("status", "document"), field.OmitValueType{}, text)
-		}
-	}
 }
 
 // rolloutUnchanged refuses a change of the profile, which needs a new rollout with its own batches.
 func (l *list) rolloutUnchanged(r, old *fleet.FirmwareRollout) {
 	l.same(r.Spec.Profile, old.Spec.Profile, spec.Child("profile"))
-	if r.Spec.Retry < old.Spec.Retry {
-		l.invalid(spec.Child("retry"), r.Spec.Retry,
-			fmt.Sprintf("must not fall below %d: nodes have received that", old.Spec.Retry))
+	l.retryKept(r.Spec.Retry, old.Spec.Retry)
+}
+
+// agentRolloutUnchanged allows another version: one rollout may bring all versions of a site.
+func (l *list) agentRolloutUnchanged(r, old *fleet.AgentRollout) {
+	l.retryKept(r.Spec.Retry, old.Spec.Retry)
+}
+
+func (l *list) retryKept(retry, old int64) {
+	if retry < old {
+		l.invalid(spec.Child("retry"), retry, fmt.Sprintf("must not fall below %d: nodes have received that", old))
 	}
 }
 

@@ -150,6 +150,10 @@ var rules = map[state.Kind]rule{
 		fill:  fills(func(r *fleet.FirmwareRollout, _ Settings) { r.Spec.Default() }),
 		check: checks((*list).firmwareRollout), fixed: keeps((*list).rolloutUnchanged),
 	},
+	state.AgentRollouts: {
+		fill:  fills(func(r *fleet.AgentRollout, _ Settings) { r.Spec.Default() }),
+		check: checks((*list).agentRollout), fixed: keeps((*list).agentRolloutUnchanged),
+	},
 	state.BoardProfiles: {
 		check: checks((*list).profile),
 		texts: shows(func(l *list, p *fleet.BoardProfile) { l.displayText(spec.Child("title"), p.Spec.Title) }),

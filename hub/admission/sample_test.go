@@ -256,6 +256,20 @@ reported: 2026-11-20T12:00:00Z
 hardware: {board: {name: raspberrypi4}}
 `,
 	state.Incidents: "{metadata: {name: oslo-dark-1a2b3c}, state: Open, cause: SiteDark}",
+	state.AgentRollouts: `
+metadata: {name: agents}
+spec:
+  version: 1.3.0
+  selector: {matchLabels: {topology.kubernetes.io/zone: oslo}}
+  condition: MemoryLimits
+  batchSize: 3
+  maxUnavailablePerSite: 2
+  successThreshold: 90
+  pauseOnFailure: false
+  window: {days: [Sat, Sun], from: "22:00", to: "04:30"}
+  canary: pi-1
+  retry: 1
+`,
 	state.FirmwareRollouts: `
 metadata: {name: cgroup-memory}
 spec:

@@ -49,7 +49,8 @@ func (p Program) Command() *cobra.Command {
 		}
 		return ErrUsage{fmt.Errorf("%w: see `%s --help`", commands.Plainly(err), c.CommandPath())}
 	})
-	root.AddCommand(p.serveCommand(), p.tokenCommand(), p.firstBootCommand(), p.imageCommand(), p.userCommand(),
+	root.AddCommand(p.serveCommand(), p.tokenCommand(), p.firstBootCommand(), p.imageCommand(),
+		p.agentsCommand(), p.userCommand(),
 		p.kubeconfigCommand(), p.observerCommand(),
 		p.brokerConfigCommand(), p.auditCommand(), p.caCommand(), p.profileCommand(), p.monitoringCommand(),
 		p.backupCommand(), p.restoreCommand(), p.migrateCommand(), resumeCommand(), p.doctorCommand(), p.supportCommand(),

@@ -39,6 +39,7 @@ const (
 	CannotMakePods         fleet.IncidentCause = "CannotMakePods"
 	JobFailed              fleet.IncidentCause = "JobFailed"
 	FirmwareRolloutStopped fleet.IncidentCause = "FirmwareRolloutStopped"
+	AgentRolloutStopped    fleet.IncidentCause = "AgentRolloutStopped"
 )
 
 // A Family is a set of causes that replace each other in one incident: NodeDark becomes SiteDark
@@ -212,6 +213,12 @@ var rules = map[fleet.IncidentCause]*Rule{
 		Severity: fleet.SeverityWarning, Family: FamilyBoot,
 		Card: "Rollout %s of a boot configuration has stopped", Many: "%s of boot configurations have stopped",
 		Row: words("has stopped"), Fix: "Its page says which boards and why. Fix the profile, try again, or undo it.",
+	},
+
+	AgentRolloutStopped: {
+		Severity: fleet.SeverityWarning, Family: FamilyBoot, Rank: 1,
+		Card: "Rollout %s of an agent has stopped", Many: "%s of agents have stopped",
+		Row: words("has stopped"), Fix: "Its page says which devices and why. Roll out another version, try again, or undo it.",
 	},
 
 	"MemoryPressure": ofNodes(corev1.NodeMemoryPressure, "Too little memory on %s",

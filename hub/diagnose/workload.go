@@ -33,7 +33,20 @@ type Work struct {
 	Ended bool // a Job of a CronJob that has a newer Job
 }
 
-// WorkOf returns the problem of a workload or of a rollout of a boot configuration.
+// stopped is the problem of a rollout that has stopped.
+func (w *Work) stopped(st fleet.FirmwareRolloutStatus, cause fleet.IncidentCause) {
+	if st.Phase != fleet.RolloutStopped {
+		return
+	}
+	w.Cause, w.Message = cause, st.Sentence
+	for _, c := range st.Conditions {
+		if c.Type == "Stopped" {
+			w.Since = c.LastTransitionTime.UTC()
+		}
+	}
+}
+
+// WorkOf returns the problem of a workload or of a rollout.
 func WorkOf(o state.Object) (w Work) {
 	if o == nil {
 		return w
@@ -42,14 +55,9 @@ func WorkOf(o state.Object) (w Work) {
 	w.Short = p.Ready < p.Wanted
 	switch o := o.(type) {
 	case *fleet.FirmwareRollout:
-		if o.Status.Phase == fleet.RolloutStopped {
-			w.Cause, w.Message = FirmwareRolloutStopped, o.Status.Sentence
-			for _, c := range o.Status.Conditions {
-				if c.Type == "Stopped" {
-					w.Since = c.LastTransitionTime.UTC()
-				}
-			}
-		}
+		w.stopped(o.Status, FirmwareRolloutStopped)
+	case *fleet.AgentRollout:
+		w.stopped(o.Status, AgentRolloutStopped)
 	case *batchv1.Job:
 		w.Ended = state.JobEnd(o) != nil
 		if c := state.JobCondition(o, batchv1.JobFailed); c != nil {

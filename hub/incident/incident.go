@@ -58,6 +58,9 @@ const (
 	partTurn  = "Turn"   // of a large workload: its pods may be counted again
 )
 
+// isRollout tells whether a kind is a kind of rollouts, which may stop.
+func isRollout(k state.Kind) bool { return k == state.FirmwareRollouts || k == state.AgentRollouts }
+
 // Subjects returns all possible subjects of incidents, and the subjects of all incidents.
 func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 	all = append(all, theFleet)
@@ -75,7 +78,7 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 		}
 	}
 	for _, k := range state.Kinds() {
-		if !diagnose.IsWork(k) && k != state.FirmwareRollouts {
+		if !diagnose.IsWork(k) && !isRollout(k) {
 			continue
 		}
 		for o := range s.All(k, "") {

@@ -54,7 +54,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		}
 		return nil
 	}
-	if !diagnose.IsWork(c.Key.Kind) && c.Key.Kind != state.FirmwareRollouts {
+	if !diagnose.IsWork(c.Key.Kind) && !isRollout(c.Key.Kind) {
 		return nil
 	}
 	was, is, there := diagnose.WorkOf(c.Old), diagnose.WorkOf(c.New), c.Old != nil && c.New != nil

@@ -204,7 +204,7 @@ func (p *pass) ownTrouble(o state.Object, by map[diagnose.Family]*found, object 
 		f.wake = earliest(f.wake, x.Until)
 		p.add(by, x.Cause, object, x.Since, x.Detail())
 	}
-	if r, ok := o.(*fleet.FirmwareRollout); ok && by[diagnose.FamilyBoot] != nil {
+	if r := fleet.RolloutOf(o); r != nil && by[diagnose.FamilyBoot] != nil {
 		i := by[diagnose.FamilyBoot]
 		i.Count.Nodes = r.Status.Bad
 		for _, n := range r.Status.NodeStates {

@@ -61,8 +61,8 @@ fi
 )
 
 // HubPackage describes the hub's package for one of Debian's architectures. It includes the agents
-// that the hub offers: architecture → file.
-func HubPackage(arch, version string, agents map[string]string, when time.Time) Package {
+// that the hub offers, and builds, the texts of the files that describe them: architecture → file.
+func HubPackage(arch, version string, agents, builds map[string]string, when time.Time) Package {
 	const agentsDir = "usr/lib/flotilla/agents"
 	unit := strings.ReplaceAll(firmwareconfigs.HubUnit(), "/usr/local/bin", "/usr/bin")
 	unit = strings.Replace(unit, "EnvironmentFile=", "Environment=FLOTILLA_AGENTS_DIR=/"+agentsDir+"\nEnvironmentFile=", 1)
@@ -70,9 +70,13 @@ func HubPackage(arch, version string, agents map[string]string, when time.Time) 
 	for arch, file := range agents {
 		programs[agentsDir+"/flotilla-device-"+arch] = file
 	}
+	files := map[string]string{packageUnits + "flotilla-hub.service": unit}
+	for arch, text := range builds {
+		files[agentsDir+"/flotilla-device-"+arch+BuildSuffix] = text
+	}
 	return Package{
 		Name: "flotilla-hub", Version: version, Arch: arch, When: when, Program: "usr/bin/flotilla-hub", Programs: programs,
-		Files: map[string]string{packageUnits + "flotilla-hub.service": unit},
+		Files: files,
 		Description: `Flotilla's hub: manages a fleet of devices and what runs on them
  It has the devices' MQTT broker, a Kubernetes-compatible API and a page, and
  hands the agent out to new devices.`,

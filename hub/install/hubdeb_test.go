@@ -26,7 +26,7 @@ func TestDebianToolsAcceptTheHubsPackage(t *testing.T) {
 	write := func() []byte {
 		t.Helper()
 		var b bytes.Buffer
-		p := HubPackage("arm64", "v1.2.3", map[string]string{"armv6": agent, "arm64": agent}, time.Unix(1_700_000_000, 0))
+		p := HubPackage("arm64", "v1.2.3", map[string]string{"armv6": agent, "arm64": agent}, map[string]string{"arm64": "{}"}, time.Unix(1_700_000_000, 0))
 		if err := p.Write(&b, program); err != nil {
 			t.Fatal(err)
 		}

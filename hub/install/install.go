@@ -26,6 +26,7 @@ import (
 	"time"
 
 	firmwareconfigs "flotilla.dev/firmware-configs"
+	"flotilla.dev/shared/fleet"
 )
 
 // An Agent is a program in the directory, for one processor architecture.
@@ -39,8 +40,8 @@ type Agent struct {
 // arches are the supported architectures with their Debian names.
 var arches = map[string]string{"amd64": "amd64", "arm64": "arm64", "armv7": "armhf", "armv6": "armhf"}
 
-// maxAgent is the size limit of an agent. An agent has about 16 MB.
-const maxAgent = 64 << 20
+// maxAgent is the size limit of an agent.
+const maxAgent = fleet.MaxAgentSize
 
 // A Depot is the directory of agents. It identifies a file by the build information in it, not by
 // its name.
@@ -52,6 +53,8 @@ type Depot struct {
 
 	mu    sync.Mutex
 	known map[string]Agent // by file; Arch is "" if the file is not an agent
+
+	hashes map[Agent]string // SHA-256, hex
 
 	packing sync.Mutex
 	packs   map[string]pack // by architecture
@@ -72,7 +75,7 @@ func (d *Depot) Agents() []Agent {
 	for _, f := range files {
 		file := filepath.Join(d.Dir, f.Name())
 		info, err := os.Stat(file)
-		if err != nil || !info.Mode().IsRegular() || info.Size() > maxAgent {
+		if err != nil || !info.Mode().IsRegular() || info.Size() > maxAgent || strings.HasSuffix(file, BuildSuffix) {
 			continue
 		}
 		a, ok := d.known[file]

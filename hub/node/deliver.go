@@ -58,12 +58,12 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 			return []state.Subject{{Key: c.Key}}
 		}
 	case state.Records:
-		if old, _ := c.Old.(*state.Record); old == nil || old.Paused || old.StoredUnknown || firmwareMoved(old, c.New) {
+		if old, _ := c.Old.(*state.Record); old == nil || old.Paused || old.StoredUnknown || firmwareMoved(old, c.New) ||
+			upgradeMoved(old, c.New) {
 			return []state.Subject{state.About(state.Key{Kind: state.Nodes, Name: c.Key.Name})}
 		}
-	case state.FirmwareRollouts:
-		old, _ := c.Old.(*fleet.FirmwareRollout)
-		next, _ := c.New.(*fleet.FirmwareRollout)
+	case state.FirmwareRollouts, state.AgentRollouts:
+		old, next := fleet.RolloutOf(c.Old), fleet.RolloutOf(c.New)
 		if old == nil || next == nil || old.Spec.Retry != next.Spec.Retry || old.Status.Document != next.Status.Document {
 			return []state.Subject{{Key: c.Key}}
 		}
@@ -195,9 +195,10 @@ func concerned(s state.Snapshot, subjects []state.Subject) (nodes []string) {
 			for n := range s.NodesIn(q.Name) {
 				nodes = append(nodes, n.Name)
 			}
-		case state.FirmwareRollouts:
+		case state.FirmwareRollouts, state.AgentRollouts:
 			for n := range s.Nodes() {
-				if rec := s.Record(n.Name); rec != nil && rec.Assigned != nil && rec.Assigned.Rollout == q.Name {
+				if rec := s.Record(n.Name); rec != nil && (rec.Assigned != nil && rec.Assigned.Rollout == q.Name ||
+					rec.Upgrading != nil && rec.Upgrading.Rollout == q.Name) {
 					nodes = append(nodes, n.Name)
 				}
 			}
@@ -239,6 +240,7 @@ func (v Deliver) wantedOf(s state.Snapshot, node string, known profiles) wire.De
 		d.Firmware = firmwareFor(s, node, v.signing)
 		d.FirmwareKey = v.signing.Public().(ed25519.PublicKey)
 	}
+	d.Upgrade = upgradeFor(s, node)
 	return d
 }
 

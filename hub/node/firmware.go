@@ -89,6 +89,9 @@ func Replaced(rec *state.Record) {
 	if t := rec.Assigned; t != nil {
 		rec.Assigned = &state.FirmwareAssignment{Rollout: t.Rollout, Digest: t.Digest, Step: t.Step, Since: t.Since}
 	}
+	if t := rec.Upgrading; t != nil {
+		rec.Upgrading = &state.FirmwareAssignment{Rollout: t.Rollout, Digest: t.Digest, Step: t.Step, Since: t.Since}
+	}
 }
 
 // firmwareChange stores a device's report of its boot configuration. It also sets the condition

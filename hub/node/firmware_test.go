@@ -34,7 +34,7 @@ func TestADeviceCanVerifyItsBootConfiguration(t *testing.T) {
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
 	profile.Spec.Match.Compatible = []string{"brcm,bcm2711"}
 	rollout := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"},
-		Spec:   fleet.FirmwareRolloutSpec{Profile: "pi", Retry: 2},
+		Spec:   fleet.FirmwareRolloutSpec{Profile: "pi", RolloutStrategy: fleet.RolloutStrategy{Retry: 2}},
 		Status: fleet.FirmwareRolloutStatus{Digest: digest, Document: string(document)}}
 	rec := &state.Record{ObjectMeta: named, Boot: "b", FirmwareGeneration: 7,
 		Assigned: &state.FirmwareAssignment{Rollout: "r", Digest: digest}}

@@ -174,6 +174,7 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status,
 	rec.MachineID, rec.AgentVersion = st.MachineID, st.AgentVersion
 	rec.Extended = extendedIn(st.Status.Capacity)
 	firmwareChange(rec, &st)
+	upgradeChange(rec, &st)
 	rec.Conditions = unknownConditions(st.Status.Conditions)
 	have := s.Node(node)
 	if old == nil || !apiequality.Semantic.DeepEqual(old, rec) {
@@ -193,6 +194,7 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status,
 	changes = append(changes, volumeChanges(s, node, st.Volumes)...)
 	if old != nil {
 		changes = append(changes, d.firmwareEvent(s, have, old, rec, now)...)
+		changes = append(changes, d.upgradeEvent(s, have, old, rec, now)...)
 	}
 	changes = append(changes, d.reportRejected(s, have, rejectedSentence(node, wrong, st.TooMuch), now)...)
 	n := state.Fork(have)

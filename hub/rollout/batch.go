@@ -16,6 +16,10 @@ import (
 // stopped returns why a rollout starts no more turns although it is not paused, "" if it goes on.
 func (p *pass) stopped(w *work) string {
 	var kept, bad, silent []string
+	threshold := func() bool { // it is not reached, at the end of a batch
+		return current(w.r) == nil &&
+			len(kept)*100 < int(w.r.Spec.SuccessThreshold)*(len(kept)+len(bad)+len(silent))
+	}
 	for _, node := range w.nodes {
 		switch at, _ := p.stateOf(w.r, node); at {
 		case wanted(w.r):
@@ -24,17 +28,27 @@ func (p *pass) stopped(w *work) string {
 			} else {
 				kept = append(kept, node)
 			}
-		case fleet.FirmwareBad, fleet.FirmwareOverdue:
+		case fleet.FirmwareBad:
 			bad = append(bad, node)
+		case fleet.FirmwareOverdue:
+			if p.assignment(node).Step == "" {
+				silent = append(silent, node)
+			} else {
+				bad = append(bad, node)
+			}
 		}
 	}
-	if len(silent) > 0 && (len(bad) == 0 || !*w.r.Spec.PauseOnFailure) {
+	stops := *w.r.Spec.PauseOnFailure
+	if !p.load.disrupts() && len(bad) == 0 {
+		stops = false // devices that are off do not stop the others, unless there are many
+	}
+	if len(silent) > 0 && (len(bad) == 0 || !stops) {
 		text := fmt.Sprintf("%s went silent after the turn, first %s: bring it back, or label it %s, or ",
 			nodes(len(silent)), silent[0], fleet.LabelExcludeDisruption)
-		switch few := len(kept)*100 < int(w.r.Spec.SuccessThreshold)*(len(kept)+len(bad)+len(silent)); {
-		case *w.r.Spec.PauseOnFailure:
+		switch {
+		case stops:
 			return text + "set spec.pauseOnFailure to false"
-		case few && current(w.r) == nil:
+		case threshold():
 			return text + "lower spec.successThreshold"
 		}
 	}
@@ -51,11 +65,11 @@ func (p *pass) stopped(w *work) string {
 			return fmt.Sprintf("%s did not go back: %s; check it, and raise spec.retry, or set spec.pauseOnFailure to false",
 				nodes(len(bad)), first)
 		}
-		return fmt.Sprintf("%s did not keep the configuration: %s; fix the profile, or raise spec.retry, or set "+
-			"spec.pauseOnFailure to false", nodes(len(bad)), first)
+		return fmt.Sprintf("%s %s: %s; %s, or raise spec.retry, or set spec.pauseOnFailure to false", nodes(len(bad)),
+			p.words.notKept, first, p.words.mend)
 	}
 	if b := current(w.r); b == nil && len(kept)*100 < int(w.r.Spec.SuccessThreshold)*(len(kept)+len(bad)) {
-		did, mend := "kept the configuration", "fix the profile"
+		did, mend := p.words.kept, p.words.mend
 		if w.r.Status.Undoing {
 			did, mend = "went back", "raise spec.retry"
 		}
@@ -74,7 +88,7 @@ func (p *pass) silentSince(node string) bool {
 }
 
 // current returns the running batch, nil for none.
-func current(r *fleet.FirmwareRollout) *fleet.FirmwareBatch {
+func current(r *fleet.Rollout) *fleet.FirmwareBatch {
 	if n := len(r.Status.Batches); n > 0 && r.Status.Batches[n-1].Ended == nil {
 		return &r.Status.Batches[n-1]
 	}
@@ -89,7 +103,7 @@ func (p *pass) begin(w *work) {
 	case w.problem != "" || w.r.Spec.Paused:
 		return
 	case w.stale:
-		w.waiting = w.superseded() + ": this applies when the running turns have ended"
+		w.waiting = p.superseded(w) + ": this applies when the running turns have ended"
 		return
 	}
 	if w.waiting = p.stopped(w); w.waiting != "" {
@@ -140,7 +154,9 @@ func (p *pass) endBatch(w *work) {
 			bad++
 		case fleet.FirmwareUnsupported:
 		case fleet.FirmwareDraining, fleet.FirmwareTrying, fleet.FirmwareOverdue:
-			open, turns = true, true
+			if p.assignment(node).Step != "" {
+				open, turns = true, true
+			}
 		default:
 			if !p.ready(w, node) {
 				return true
@@ -169,9 +185,24 @@ func (p *pass) endBatch(w *work) {
 func (p *pass) ready(w *work, node string) bool {
 	n, turn := p.s.Node(node), p.assignment(node)
 	_, ordered := n.Annotations[state.DrainAnnotation]
-	at, _ := p.stateOf(w.r, node)
-	return at == begins(w.r) && turn.Step == "" && !turn.NotBefore.After(p.now) &&
-		state.ReadyOf(n) == corev1.ConditionTrue && !n.Spec.Unschedulable && !ordered && p.s.Record(node).Withheld() == ""
+	if at, _ := p.stateOf(w.r, node); at != begins(w.r) || turn.Step != "" || turn.NotBefore.After(p.now) ||
+		p.s.Record(node).Withheld() != "" || p.otherTurn(node) {
+		return false
+	}
+	if !p.load.disrupts() { // also a node that is cordoned, or not ready and may need the new version for that
+		return state.ReadyOf(n) != corev1.ConditionUnknown
+	}
+	return state.ReadyOf(n) == corev1.ConditionTrue && !n.Spec.Unschedulable && !ordered
+}
+
+// otherTurn tells whether a node has its turn in a rollout of another kind: its device tries one
+// thing at a time.
+func (p *pass) otherTurn(node string) bool {
+	rec := p.s.Record(node)
+	return slices.ContainsFunc(payloads, func(l payload) bool {
+		turn := *l.turn(rec)
+		return l != p.load && turn != nil && turn.Step != ""
+	})
 }
 
 // nextBatch starts the next batch, on the site of the last one or on the first site by name with a
@@ -255,14 +286,14 @@ func (p *pass) nextBatch(w *work) *fleet.FirmwareBatch {
 }
 
 // superseded returns why running turns end, and no turn begins before that.
-func (w *work) superseded() string {
+func (p *pass) superseded(w *work) string {
 	switch {
 	case w.r.Spec.Undo && !w.r.Status.Undoing:
 		return "an undo was requested"
 	case w.r.Status.Undoing && !w.r.Spec.Undo:
 		return "the undo was cancelled"
 	}
-	return "the board profile has changed"
+	return p.words.changed
 }
 
 // canary returns why the canary cannot begin.
@@ -276,7 +307,7 @@ func (p *pass) canary(w *work) string {
 	case why != "":
 	case state.ReadyOf(n) != corev1.ConditionTrue:
 		why = "it is not ready"
-	case n.Spec.Unschedulable:
+	case n.Spec.Unschedulable && p.load.disrupts():
 		why = "it is cordoned"
 	default:
 		why = "it is " + string(at)
@@ -286,7 +317,7 @@ func (p *pass) canary(w *work) string {
 
 // siteBlocked returns why no more nodes of a site may begin: a turn on another site, a trial there
 // that a deleted rollout started, or too many unavailable nodes on this site.
-func (p *pass) siteBlocked(r *fleet.FirmwareRollout, site string) string {
+func (p *pass) siteBlocked(r *fleet.Rollout, site string) string {
 	for _, w := range p.work {
 		for _, node := range w.nodes {
 			if at := state.SiteOf(p.s.Node(node)); p.assignment(node).Step != "" && at != site {
@@ -304,7 +335,7 @@ func (p *pass) siteBlocked(r *fleet.FirmwareRollout, site string) string {
 	for n := range p.s.NodesIn(site) {
 		turn := p.assignment(n.Name).Step != "" || slices.Contains(p.trying, n.Name)
 		_, excluded := n.Labels[fleet.LabelExcludeDisruption]
-		if turn || !excluded && !state.NeverReported(n) &&
+		if turn || p.load.disrupts() && !excluded && !state.NeverReported(n) &&
 			(n.Spec.Unschedulable || state.ReadyOf(n) != corev1.ConditionTrue) {
 			out = append(out, n.Name)
 		}

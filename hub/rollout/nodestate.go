@@ -3,28 +3,31 @@ package rollout
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
 // stateOf returns the state of a node in a rollout, with a reason if there is one.
-func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNodeState, string) {
+func (p *pass) stateOf(r *fleet.Rollout, node string) (fleet.FirmwareNodeState, string) {
 	rec, turn := p.s.Record(node), p.assignment(node)
-	at, why := reported(rec.Firmware, r)
+	at, why := p.load.reported(rec, r)
 	switch {
 	case turn.Step != "" && !ends(r, at):
-		if busy(rec.Firmware) {
-			why = rec.Firmware.Message // it has its turn for that
+		if f := p.load.report(rec); busy(f) {
+			why = f.Message // it has its turn for that
 		}
 		return turn.Step, why
 	case at == begins(r) && turn.Failed != "" && turn.Retry >= r.Spec.Retry:
 		return fleet.FirmwareBad, turn.Failed
 	case at == begins(r) && turn.Done && turn.Retry >= r.Spec.Retry:
 		if r.Status.Undoing {
-			return fleet.FirmwareBad, "its device rolled the configuration back and has it again"
+			return fleet.FirmwareBad, p.words.again
 		}
-		return fleet.FirmwareBad,
-			"its device kept the configuration but has lost it: its card may be faulty"
+		return fleet.FirmwareBad, p.words.notAgain
+	case turn.Silent && !ends(r, at) && state.ReadyOf(p.s.Node(node)) == corev1.ConditionUnknown:
+		return fleet.FirmwareOverdue, "its device has not answered since its turn"
 	case rec.Withheld() != "" && (at == begins(r) || at == fleet.FirmwareWaiting):
 		return at, rec.Withheld()
 	case at == begins(r) && turn.NotBefore.After(p.now):
@@ -35,7 +38,7 @@ func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNod
 
 // reported returns the state that a device reports for the rollout's configuration, without regard
 // to turns.
-func reported(f *state.FirmwareReport, r *fleet.FirmwareRollout) (fleet.FirmwareNodeState, string) {
+func reported(f *state.FirmwareReport, r *fleet.Rollout) (fleet.FirmwareNodeState, string) {
 	if r.Status.Undoing {
 		return reportedUndo(f, r.Status.Digest)
 	}
@@ -92,14 +95,14 @@ func busy(f *state.FirmwareReport) bool {
 }
 
 // begins returns the state in which a node may start its turn; wanted returns the state after it.
-func begins(r *fleet.FirmwareRollout) fleet.FirmwareNodeState {
+func begins(r *fleet.Rollout) fleet.FirmwareNodeState {
 	if r.Status.Undoing {
 		return fleet.FirmwareKept
 	}
 	return fleet.FirmwareStaged
 }
 
-func wanted(r *fleet.FirmwareRollout) fleet.FirmwareNodeState {
+func wanted(r *fleet.Rollout) fleet.FirmwareNodeState {
 	if r.Status.Undoing {
 		return fleet.FirmwareUndone
 	}
@@ -107,6 +110,6 @@ func wanted(r *fleet.FirmwareRollout) fleet.FirmwareNodeState {
 }
 
 // ends tells whether the rollout is finished for a node in a state.
-func ends(r *fleet.FirmwareRollout, s fleet.FirmwareNodeState) bool {
+func ends(r *fleet.Rollout, s fleet.FirmwareNodeState) bool {
 	return s == wanted(r) || s == fleet.FirmwareBad || s == fleet.FirmwareUnsupported
 }

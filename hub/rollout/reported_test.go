@@ -30,7 +30,7 @@ func TestStateOfANodeFromItsReport(t *testing.T) {
 		{"it does not support it", &state.FirmwareReport{State: "Unsupported"}, fleet.FirmwareUnsupported},
 		{"it tries it without a turn", &state.FirmwareReport{Candidate: d, State: "Trial"}, fleet.FirmwareWaiting},
 	} {
-		if got, _ := reported(c.said, &fleet.FirmwareRollout{Status: fleet.FirmwareRolloutStatus{Digest: d}}); got != c.want {
+		if got, _ := reported(c.said, fleet.RolloutOf(&fleet.FirmwareRollout{Status: fleet.FirmwareRolloutStatus{Digest: d}})); got != c.want {
 			t.Errorf("%s: %s; want %s", c.rule, got, c.want)
 		}
 	}
@@ -54,7 +54,7 @@ func TestStateOfANodeDuringAnUndo(t *testing.T) {
 		{"it rolled back by itself", &state.FirmwareReport{Candidate: d, State: "RolledBack", Bad: []string{d}}, fleet.FirmwareUndone},
 		{"its boot helper cannot be asked", &state.FirmwareReport{State: "Unsupported"}, fleet.FirmwareUnsupported},
 	} {
-		if got, _ := reported(c.said, &fleet.FirmwareRollout{Status: fleet.FirmwareRolloutStatus{Digest: d, Undoing: true}}); got != c.want {
+		if got, _ := reported(c.said, fleet.RolloutOf(&fleet.FirmwareRollout{Status: fleet.FirmwareRolloutStatus{Digest: d, Undoing: true}})); got != c.want {
 			t.Errorf("%s: %s; want %s", c.rule, got, c.want)
 		}
 	}
@@ -76,7 +76,7 @@ func TestStateOfANodeWithItsTurn(t *testing.T) {
 			"its device tries a configuration without a turn: a deleted rollout started it"},
 	} {
 		s, _ := state.Apply(state.Empty("x", time.Time{}), []state.Change{state.Put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi"}, Firmware: &c.said, Assigned: &c.turn}, "")})
-		if at, why := (&pass{s: s}).stateOf(r, "pi"); at != c.at || why != c.why {
+		if at, why := (&pass{s: s, load: firmware{}, words: firmware{}.words()}).stateOf(fleet.RolloutOf(r), "pi"); at != c.at || why != c.why {
 			t.Errorf("%s: %s, %q; want %s, %q", c.rule, at, why, c.at, c.why)
 		}
 	}

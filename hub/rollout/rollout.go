@@ -1,17 +1,15 @@
-// Package rollout decides which device gets which boot configuration next.
+// Package rollout decides which device gets which boot configuration or agent next.
 //
-// A FirmwareRollout selects nodes and a board profile. Every selected device is sent the
-// configuration, so that it can stage it and report the changes, but only a node with its turn may
-// try it. A turn cordons and drains the node (package drain), allows the device to reboot, and ends
-// when the device has kept the configuration or rolled it back. The package neither tries nor signs
-// configurations: the device's package firmware and package node do. Its state survives a restart:
-// it is in the node's state.Record and the rollout's status.
+// A FirmwareRollout or AgentRollout selects nodes. Every selected device is sent the content (see
+// payload), so that it can stage it, but only a node with its turn may try it. A turn for a boot
+// configuration cordons and drains the node first (package drain). It ends when the device has kept
+// the content or gone back. The package neither tries nor signs anything: the device's packages
+// firmware and upgrade do. Its state survives a restart: it is in the node's state.Record and the
+// rollout's status.
 package rollout
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	firmwareconfigs "flotilla.dev/firmware-configs"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -49,7 +46,7 @@ var (
 // Touches returns the rollouts' subject for changes that may let one go on.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
-	case state.FirmwareRollouts, state.BoardProfiles:
+	case state.FirmwareRollouts, state.AgentRollouts, state.BoardProfiles, state.Advertisements:
 		return []state.Subject{allRollouts}
 	case state.Nodes:
 		old, _ := c.Old.(*corev1.Node)
@@ -65,7 +62,9 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		old, _ := c.Old.(*state.Record)
 		next, _ := c.New.(*state.Record)
 		if old == nil || next == nil || !apiequality.Semantic.DeepEqual(old.Firmware, next.Firmware) ||
-			!apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned) || old.Withheld() != next.Withheld() {
+			!apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned) ||
+			!apiequality.Semantic.DeepEqual(old.Upgrade, next.Upgrade) || old.AgentVersion != next.AgentVersion ||
+			!apiequality.Semantic.DeepEqual(old.Upgrading, next.Upgrading) || old.Withheld() != next.Withheld() {
 			return fleetChanged
 		}
 	case state.Sites:
@@ -95,7 +94,7 @@ func (Decider) Subjects(state.Snapshot) []state.Subject { return []state.Subject
 // Decide advances every rollout.
 func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	all := slices.Contains(subjects, allRollouts)
-	if !all && s.Len(state.FirmwareRollouts) == 0 {
+	if !all && s.Len(state.FirmwareRollouts)+s.Len(state.AgentRollouts) == 0 {
 		return plan
 	}
 	if !all && s.Len(state.Nodes) > coalesceAbove {
@@ -103,13 +102,16 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 		return plan
 	}
 	p := &pass{s: s, now: now, plan: &plan}
-	p.assign()
-	p.advanceAll()
-	for _, w := range p.work {
-		p.begin(w)
-	}
-	for _, w := range p.work {
-		p.setStatus(w)
+	for _, p.load = range payloads {
+		p.words, p.work, p.trying = p.load.words(), nil, nil
+		p.assign()
+		p.advanceAll()
+		for _, w := range p.work {
+			p.begin(w)
+		}
+		for _, w := range p.work {
+			p.setStatus(w)
+		}
 	}
 	plan.WakeFor(allRollouts, p.wake)
 	return plan
@@ -120,21 +122,24 @@ type pass struct {
 	s    state.Snapshot
 	now  time.Time
 	plan *state.Plan
-	work []*work
 	wake time.Time
+
+	load  payload
+	words words
+	work  []*work
 
 	trying []string // nodes whose device reports a trial, with or without a turn
 }
 
 // work is one rollout with its nodes.
 type work struct {
-	r       *fleet.FirmwareRollout // with a new status
-	nodes   []string               // selected nodes, by name
-	older   string                 // an older rollout that selects some of the same nodes
-	problem string                 // why it can do nothing
-	waiting string                 // what it waits for: the first reason found
-	trial   time.Duration          // time for a device to report the result of its trial
-	stale   bool                   // its profile has changed; the change applies when no node has a turn
+	r       *fleet.Rollout // with a new status
+	nodes   []string       // selected nodes, by name
+	older   string         // an older rollout that selects some of the same nodes
+	problem string         // why it can do nothing
+	waiting string         // what it waits for: the first reason found
+	trial   time.Duration  // time for a device to report the result of its trial
+	stale   bool           // its profile has changed; the change applies when no node has a turn
 }
 
 func (p *pass) do(c ...state.Change) {
@@ -150,9 +155,9 @@ func (p *pass) at(t time.Time) {
 
 // assign assigns each node to the oldest rollout that selects it, and releases the others.
 func (p *pass) assign() {
-	for r := range state.Each[*fleet.FirmwareRollout](p.s, state.FirmwareRollouts, "") {
-		r = r.DeepCopy()
-		r.Spec.Default()
+	for r := range state.Each[state.Object](p.s, p.load.kind(), "") {
+		r := fleet.RolloutOf(r).DeepCopy()
+		r.Default()
 		p.work = append(p.work, &work{r: r})
 	}
 	slices.SortFunc(p.work, func(a, b *work) int {
@@ -177,7 +182,7 @@ func (p *pass) assign() {
 			continue
 		}
 		var of *work
-		if rec.FirmwareGeneration != 0 && busy(rec.Firmware) { // a device that never received a configuration tries none
+		if p.load.stray(rec) {
 			p.trying = append(p.trying, n.Name)
 		}
 		for i, w := range p.work {
@@ -189,16 +194,16 @@ func (p *pass) assign() {
 				w.older = of.r.Name
 			}
 		}
-		switch a := rec.Assigned; {
+		switch a := *p.load.turn(rec); {
 		case of == nil && a == nil:
 		case of == nil:
-			p.release(n.Name, "it does not belong to firmware rollout "+a.Rollout+" any more", time.Time{})
-			p.record(n.Name, "", func(rec *state.Record) { rec.Assigned = nil })
+			p.release(n.Name, "it does not belong to "+p.by(a.Rollout)+" any more", time.Time{})
+			p.setTurn(n.Name, nil)
 		case a == nil || a.Rollout != of.r.Name:
 			if a != nil {
-				p.release(n.Name, "it belongs to firmware rollout "+of.r.Name+" now", time.Time{})
+				p.release(n.Name, "it belongs to "+p.by(of.r.Name)+" now", time.Time{})
 			}
-			p.record(n.Name, "", func(rec *state.Record) { rec.Assigned = &state.FirmwareAssignment{Rollout: of.r.Name} })
+			p.setTurn(n.Name, &state.FirmwareAssignment{Rollout: of.r.Name})
 		}
 		if of != nil {
 			of.nodes = append(of.nodes, n.Name)
@@ -206,23 +211,20 @@ func (p *pass) assign() {
 	}
 	for _, w := range p.work {
 		p.target(w)
-		w.trial = fleet.DefaultBootDeadline + afterDeadline
-		if c, err := fleet.ParseBootConfig([]byte(w.r.Status.Document)); err == nil {
-			w.trial = c.Deadline() + afterDeadline
-		}
+		w.trial = p.load.trial(w.r)
 	}
 }
 
 // selects tells whether a rollout selects a node, without regard to other rollouts.
 func (p *pass) selects(w *work, selector labels.Selector, n *corev1.Node, rec *state.Record) bool {
 	return n.DeletionTimestamp == nil && selector.Matches(labels.Set(n.Labels)) &&
-		n.Labels[fleet.LabelProfile] == w.r.Spec.Profile && p.needsFirmware(w.r, n, rec)
+		p.load.selects(w.r, n) && p.hasCondition(w.r, n, rec)
 }
 
-// needsFirmware tells whether a node has the condition that the rollout selects by, or had it when
+// hasCondition tells whether a node has the condition that the rollout selects by, or had it when
 // it was assigned.
-func (p *pass) needsFirmware(r *fleet.FirmwareRollout, n *corev1.Node, rec *state.Record) bool {
-	if r.Spec.Condition == "" || rec.Assigned != nil && rec.Assigned.Rollout == r.Name {
+func (p *pass) hasCondition(r *fleet.Rollout, n *corev1.Node, rec *state.Record) bool {
+	if turn := *p.load.turn(rec); r.Spec.Condition == "" || turn != nil && turn.Rollout == r.Name {
 		return true
 	}
 	c := state.NodeCondition(n, corev1.NodeConditionType(r.Spec.Condition))
@@ -235,16 +237,14 @@ func (p *pass) target(w *work) {
 	if w.problem != "" {
 		return
 	}
-	if st := &w.r.Status; st.Undoing != w.r.Spec.Undo {
+	if st := w.r.Status; st.Undoing != w.r.Spec.Undo {
 		if w.stale = p.underWay(w); w.stale {
 			return
 		}
 		st.Undoing, st.Batches = w.r.Spec.Undo, nil
 		for _, node := range w.nodes { // a node that failed in one direction may work in the other
 			if turn := p.assignment(node); turn.Failed != "" || turn.Done || !turn.NotBefore.IsZero() {
-				p.record(node, "", func(rec *state.Record) {
-					rec.Assigned = &state.FirmwareAssignment{Rollout: turn.Rollout, Digest: turn.Digest}
-				})
+				p.setTurn(node, &state.FirmwareAssignment{Rollout: turn.Rollout, Digest: turn.Digest})
 			}
 		}
 	}
@@ -255,23 +255,17 @@ func (p *pass) target(w *work) {
 		p.assigned(w)
 		return
 	}
-	profile, _ := p.s.Get(state.Key{Kind: state.BoardProfiles, Name: w.r.Spec.Profile}).(*fleet.BoardProfile)
-	if profile == nil {
-		w.problem = fmt.Sprintf("board profile %s not found", w.r.Spec.Profile)
+	digest, document, problem := p.load.content(p.s, w.r)
+	if w.problem = problem; problem != "" {
 		return
 	}
-	document, _, err := firmwareconfigs.Render(profile)
-	if err != nil {
-		w.problem = fmt.Sprintf("board profile %s: %v", w.r.Spec.Profile, err)
-		return
-	}
-	switch st := &w.r.Status; {
-	case string(document) == st.Document && digestOf(document) == st.Digest:
+	switch st := w.r.Status; {
+	case document == st.Document && digest == st.Digest:
 	case p.underWay(w):
 		w.stale = true
 		return
 	default:
-		st.Digest, st.Document, st.Batches = digestOf(document), string(document), nil
+		st.Digest, st.Document, st.Batches = digest, document, nil
 	}
 	p.assigned(w)
 }
@@ -286,25 +280,24 @@ func (p *pass) assigned(w *work) {
 	for _, node := range w.nodes {
 		if p.assignment(node).Digest != w.r.Status.Digest {
 			p.record(node, "", func(rec *state.Record) {
-				rec.Assigned = &state.FirmwareAssignment{Rollout: w.r.Name, Digest: w.r.Status.Digest}
-				rec.FirmwareGeneration = max(rec.FirmwareGeneration+1, p.now.Unix())
+				*p.load.turn(rec) = &state.FirmwareAssignment{Rollout: w.r.Name, Digest: w.r.Status.Digest}
+				p.load.published(rec, p.now)
 			})
 		}
 	}
 }
 
-// digestOf returns the digest of a document, as package wire computes it.
-func digestOf(document []byte) string {
-	sum := sha256.Sum256(document)
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
 // assignment returns a node's part in its rollout.
 func (p *pass) assignment(node string) state.FirmwareAssignment {
-	if rec := p.s.Record(node); rec != nil && rec.Assigned != nil {
-		return *rec.Assigned
+	if rec := p.s.Record(node); rec != nil && *p.load.turn(rec) != nil {
+		return **p.load.turn(rec)
 	}
 	return state.FirmwareAssignment{}
+}
+
+// setTurn replaces a node's part in its rollout.
+func (p *pass) setTurn(node string, turn *state.FirmwareAssignment) {
+	p.record(node, "", func(rec *state.Record) { *p.load.turn(rec) = turn })
 }
 
 // record changes a node's record.

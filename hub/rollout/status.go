@@ -16,34 +16,34 @@ import (
 
 // setStatus updates a rollout's status.
 func (p *pass) setStatus(w *work) {
-	have := p.s.Rollout(w.r.Name)
+	have := fleet.RolloutOf(p.s.Get(state.Key{Kind: p.load.kind(), Name: w.r.Name}))
 	if have.DeletionTimestamp != nil {
 		return
 	}
-	st := &w.r.Status
+	st := w.r.Status
 	st.ObservedGeneration = w.r.Generation
 	p.count(w)
 	was := have.Status.Phase
 	st.Phase, st.Sentence = p.phase(w)
 	p.conditions(w)
-	if apiequality.Semantic.DeepEqual(have.Status, *st) {
+	if apiequality.Semantic.DeepEqual(*have.Status, *st) {
 		return
 	}
 	next := have.DeepCopy()
-	next.Status = *st
-	c := state.Put(next, "")
+	*next.Status = *st
+	c := state.Put(next.Object, "")
 	begun := current(next)
 	switch before := current(have); {
 	case st.Phase != was && st.Phase == fleet.RolloutStopped:
-		c.Why = fmt.Sprintf("firmware rollout %s stopped: %s", next.Name, st.Sentence)
-		c = c.Warning("FirmwareRolloutStopped")
+		c.Why = fmt.Sprintf("%s stopped: %s", p.by(next.Name), st.Sentence)
+		c = c.Warning(p.words.stopped)
 	case st.Phase != was && st.Phase == fleet.RolloutComplete:
-		c.Why = fmt.Sprintf("firmware rollout %s is complete: %s", next.Name, st.Sentence)
-		c = c.Event("FirmwareRolloutComplete")
+		c.Why = fmt.Sprintf("%s is complete: %s", p.by(next.Name), st.Sentence)
+		c = c.Event(p.words.complete)
 	case begun != nil && (before == nil || before.Number != begun.Number || before.Began != begun.Began):
-		c.Why = fmt.Sprintf("firmware rollout %s begins batch %d on site %s: %s", next.Name, begun.Number, begun.Site,
+		c.Why = fmt.Sprintf("%s begins batch %d on site %s: %s", p.by(next.Name), begun.Number, begun.Site,
 			strings.Join(begun.Nodes[:min(len(begun.Nodes), 5)], ", "))
-		c = c.Event("FirmwareBatch")
+		c = c.Event(p.words.batch)
 	}
 	p.do(c)
 }
@@ -55,9 +55,17 @@ var rank = map[fleet.FirmwareNodeState]int{
 	fleet.FirmwareStaged:      5, fleet.FirmwareWaiting: 6, fleet.FirmwareKept: 7, fleet.FirmwareUndone: 8,
 }
 
+// attention is the rank of a node; without a turn, Overdue is like Bad.
+func attention(n fleet.FirmwareNode) int {
+	if n.State == fleet.FirmwareOverdue && n.Since == nil {
+		return rank[fleet.FirmwareBad]
+	}
+	return rank[n.State]
+}
+
 // count counts the nodes, and lists the first of them with the changes of their configuration.
 func (p *pass) count(w *work) {
-	st := &w.r.Status
+	st := w.r.Status
 	st.Nodes, st.Kept, st.Bad, st.Unsupported, st.Trying, st.Staged, st.Waiting, st.Undone = int32(len(w.nodes)), 0, 0, 0,
 		0, 0, 0, 0
 	st.NodeStates, st.Changes = nil, nil
@@ -65,6 +73,9 @@ func (p *pass) count(w *work) {
 	for _, node := range w.nodes {
 		at, why := p.stateOf(w.r, node)
 		one := fleet.FirmwareNode{Name: node, Site: state.SiteOf(p.s.Node(node)), State: at, Message: why}
+		if at == fleet.FirmwareOverdue && p.assignment(node).Step == "" {
+			at = fleet.FirmwareWaiting // it keeps nobody else from their turn
+		}
 		switch at {
 		case fleet.FirmwareKept:
 			st.Kept++
@@ -84,7 +95,7 @@ func (p *pass) count(w *work) {
 			one.Since = &since
 		}
 		st.NodeStates = append(st.NodeStates, one)
-		if f := p.s.Record(node).Firmware; f != nil && f.Diff != "" && f.Candidate == st.Digest && !ends(w.r, at) &&
+		if f := p.load.report(p.s.Record(node)); f != nil && f.Diff != "" && f.Candidate == st.Digest && !ends(w.r, at) &&
 			!st.Undoing {
 			if diffs[f.Diff] == nil {
 				diffs[f.Diff] = &fleet.FirmwareChange{Diff: f.Diff, First: node}
@@ -94,7 +105,7 @@ func (p *pass) count(w *work) {
 	}
 	sort.SliceStable(st.NodeStates, func(i, j int) bool {
 		a, b := st.NodeStates[i], st.NodeStates[j]
-		return cmp.Or(rank[a.State]-rank[b.State], strings.Compare(a.Name, b.Name)) < 0
+		return cmp.Or(attention(a)-attention(b), strings.Compare(a.Name, b.Name)) < 0
 	})
 	st.NodeStates = slices.Clone(st.NodeStates[:min(len(st.NodeStates), fleet.MaxFirmwareNodes)])
 	for _, d := range diffs {
@@ -109,7 +120,7 @@ func (p *pass) count(w *work) {
 
 // phase returns the phase of a rollout and a sentence about it.
 func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
-	st := &w.r.Status
+	st := w.r.Status
 	switch {
 	case w.problem != "":
 		return fleet.RolloutPending, w.problem
@@ -117,13 +128,13 @@ func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 		return fleet.RolloutPending, fmt.Sprintf(
 			"its nodes belong to the older rollout %s: delete that one, or select others", w.older)
 	case st.Nodes == 0:
-		text := fmt.Sprintf("no node with the board profile %s is selected", w.r.Spec.Profile)
+		text := fmt.Sprintf(p.words.none, w.r.Subject())
 		if w.r.Spec.Condition != "" {
 			text += fmt.Sprintf(" on which %s is False", w.r.Spec.Condition)
 		}
 		return fleet.RolloutPending, text
 	case w.over():
-		text := fmt.Sprintf("%d of %s kept the configuration", st.Kept, nodes(int(st.Nodes)))
+		text := fmt.Sprintf("%d of %s %s", st.Kept, nodes(int(st.Nodes)), p.words.kept)
 		if st.Undoing {
 			text = fmt.Sprintf("undone: %d of %s %s what %s before", st.Undone, nodes(int(st.Nodes)),
 				verb(st.Undone, "has", "have"), verb(st.Undone, "it had", "they had"))
@@ -173,7 +184,7 @@ func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 
 // over tells whether every node is finished in the wanted direction.
 func (w *work) over() bool {
-	st := &w.r.Status
+	st := w.r.Status
 	done := st.Kept
 	if st.Undoing {
 		done = st.Undone
@@ -190,7 +201,7 @@ func verb(n int32, one, many string) string {
 
 // conditions sets the phase as conditions for kubectl wait.
 func (p *pass) conditions(w *work) {
-	st := &w.r.Status
+	st := w.r.Status
 	is := func(phases ...fleet.RolloutPhase) metav1.ConditionStatus {
 		if slices.Contains(phases, st.Phase) {
 			return metav1.ConditionTrue

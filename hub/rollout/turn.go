@@ -13,21 +13,35 @@ import (
 )
 
 // by returns the name by which a turn requests its drain.
-func by(rollout string) string { return "firmware rollout " + rollout }
+func (p *pass) by(rollout string) string { return p.words.rollout + " " + rollout }
 
-// start gives a node its turn: it cordons and drains the node.
-func (p *pass) start(r *fleet.FirmwareRollout, node string) {
+// start gives a node its turn. If that disrupts its pods, it cordons and drains the node first.
+func (p *pass) start(r *fleet.Rollout, node string) {
 	n := p.s.Node(node).DeepCopy()
+	turn := &state.FirmwareAssignment{Rollout: r.Name, Digest: r.Status.Digest, Step: fleet.FirmwareTrying,
+		Since: metav1.NewTime(p.now)}
+	if !p.load.disrupts() {
+		p.do(p.about(n, p.allowed(r, node)).Event(p.words.allowed))
+		p.setTurn(node, turn)
+		return
+	}
 	if n.Annotations == nil {
 		n.Annotations = map[string]string{}
 	}
-	n.Annotations[state.DrainAnnotation] = state.DrainOrder{By: by(r.Name)}.String()
+	n.Annotations[state.DrainAnnotation] = state.DrainOrder{By: p.by(r.Name)}.String()
 	n.Spec.Unschedulable = true
-	p.do(state.Put(n, fmt.Sprintf("node %s has its turn in %s", node, by(r.Name))).Event("FirmwareTurn"))
-	p.record(node, "", func(rec *state.Record) {
-		rec.Assigned = &state.FirmwareAssignment{Rollout: r.Name, Digest: r.Status.Digest, Step: fleet.FirmwareDraining,
-			Since: metav1.NewTime(p.now)}
-	})
+	p.do(state.Put(n, fmt.Sprintf("node %s has its turn in %s", node, p.by(r.Name))).Event(p.words.turn))
+	turn.Step = fleet.FirmwareDraining
+	p.setTurn(node, turn)
+}
+
+// allowed is the event of a node that may begin.
+func (p *pass) allowed(r *fleet.Rollout, node string) string {
+	may := p.words.may
+	if r.Status.Undoing {
+		may = p.words.mayUndo
+	}
+	return fmt.Sprintf("node %s %s %s", node, may, p.by(r.Name))
 }
 
 // release ends a node's turn if it has one, and uncordons the node if the turn cordoned it: the
@@ -38,11 +52,16 @@ func (p *pass) release(node, why string, notBefore time.Time) {
 	if turn.Step == "" {
 		return
 	}
-	if n := p.s.Node(node); n != nil {
+	ended := fmt.Sprintf("the turn of node %s in %s ended: %s", node, p.by(turn.Rollout), why)
+	switch n := p.s.Node(node); {
+	case n == nil:
+	case !p.load.disrupts():
+		p.do(p.about(n, ended).Event(p.words.ended))
+	default:
 		n = n.DeepCopy()
 		st := state.DrainStatusOf(n)
-		own := st != nil && st.By == by(turn.Rollout) // an uncordoned node has no drain status any more
-		if o, err := state.ParseDrainOrder(n.Annotations[state.DrainAnnotation]); err == nil && o.By == by(turn.Rollout) {
+		own := st != nil && st.By == p.by(turn.Rollout) // an uncordoned node has no drain status any more
+		if o, err := state.ParseDrainOrder(n.Annotations[state.DrainAnnotation]); err == nil && o.By == p.by(turn.Rollout) {
 			delete(n.Annotations, state.DrainAnnotation)
 			own = true
 		}
@@ -50,20 +69,23 @@ func (p *pass) release(node, why string, notBefore time.Time) {
 			n.Spec.Unschedulable = false
 			delete(n.Annotations, state.DrainStatusAnnotation)
 		}
-		p.do(state.Put(n, fmt.Sprintf("the turn of node %s in %s ended: %s", node, by(turn.Rollout),
-			why)).Event("FirmwareTurnEnded"))
+		p.do(state.Put(n, ended).Event(p.words.ended))
 	}
-	p.record(node, "", func(rec *state.Record) {
-		rec.Assigned = &state.FirmwareAssignment{Rollout: turn.Rollout, Digest: turn.Digest}
-		if !notBefore.IsZero() {
-			rec.Assigned.NotBefore, rec.Assigned.Why = state.Ceil(notBefore), why
-		}
-	})
+	next := &state.FirmwareAssignment{Rollout: turn.Rollout, Digest: turn.Digest}
+	if !notBefore.IsZero() {
+		next.NotBefore, next.Why = state.Ceil(notBefore), why
+	}
+	p.setTurn(node, next)
 }
 
 // step moves a turn to its next step.
 func (p *pass) step(node string, to fleet.FirmwareNodeState) {
-	p.record(node, "", func(rec *state.Record) { rec.Assigned.Step, rec.Assigned.Since = to, metav1.NewTime(p.now) })
+	p.change(node, func(turn *state.FirmwareAssignment) { turn.Step, turn.Since = to, metav1.NewTime(p.now) })
+}
+
+// change changes a node's part in its rollout.
+func (p *pass) change(node string, do func(*state.FirmwareAssignment)) {
+	p.record(node, "", func(rec *state.Record) { do(*p.load.turn(rec)) })
 }
 
 // advanceAll advances every turn as far as possible.
@@ -90,23 +112,23 @@ func (p *pass) advance(w *work, node string) bool {
 	if listening := p.s.Listening(); listening.After(since) { // before that the hub could neither receive nor send
 		since = listening
 	}
-	f := p.s.Record(node).Firmware
-	switch at, why := reported(f, w.r); {
+	f := p.load.report(p.s.Record(node))
+	switch at, why := p.load.reported(p.s.Record(node), w.r); {
 	case at == wanted(w.r):
-		done := "its device has kept the configuration"
+		done := p.words.done
 		if w.r.Status.Undoing {
-			done = "its device has its previous configuration"
+			done = "its device has " + p.words.previous
 		}
 		p.release(node, done, time.Time{})
 		if turn.Step != fleet.FirmwareDraining { // otherwise it kept that before it was allowed to begin
-			p.record(node, "", func(rec *state.Record) { rec.Assigned.Done, rec.Assigned.Retry = true, w.r.Spec.Retry })
+			p.change(node, func(turn *state.FirmwareAssignment) { turn.Done, turn.Retry = true, w.r.Spec.Retry })
 		}
 		return true
 	case at == fleet.FirmwareBad && w.r.Status.Undoing: // once its turn ends the device will report success
 		p.giveUp(w, node, "its device cannot go back: "+cmp.Or(why, "it gives no reason"))
 		return true
 	case at == fleet.FirmwareBad:
-		p.release(node, "its device does not keep the configuration: "+cmp.Or(why, "it gives no reason"), time.Time{})
+		p.release(node, p.words.notDone+": "+cmp.Or(why, "it gives no reason"), time.Time{})
 		return true
 	case at == fleet.FirmwareUnsupported:
 		p.release(node, "its device does not support it: "+cmp.Or(why, "it gives no reason"), time.Time{})
@@ -127,11 +149,7 @@ func (p *pass) advance(w *work, node string) bool {
 		case st.State != state.Drained:
 			p.release(node, fmt.Sprintf("it could not be drained: %s: %s", st.State, st.Why), p.now.Add(retryAfter))
 		default:
-			may := "may try the configuration of"
-			if w.r.Status.Undoing {
-				may = "may restore its previous configuration for"
-			}
-			p.do(p.about(n, fmt.Sprintf("node %s %s %s", node, may, by(w.r.Name))).Event("FirmwareTrialAllowed"))
+			p.do(p.about(n, p.allowed(w.r, node)).Event(p.words.allowed))
 			p.step(node, fleet.FirmwareTrying)
 		}
 		return true
@@ -145,11 +163,11 @@ func (p *pass) advance(w *work, node string) bool {
 			return false
 		}
 		p.do(p.about(n, fmt.Sprintf("node %s has not reported within %s how its turn in %s ended", node, within,
-			by(w.r.Name))).Warning("FirmwareOverdue"))
-		p.step(node, fleet.FirmwareOverdue)
+			p.by(w.r.Name))).Warning(p.words.overdue))
+		p.late(w, node)
 		return true
 	case !p.now.Before(since.Add(cancelDelay)) && state.ReadyOf(n) == corev1.ConditionTrue &&
-		idle(p.s.Record(node).Firmware):
+		idle(f):
 		p.giveUp(w, node, "its device did not begin in time")
 		return true
 	}
@@ -160,7 +178,21 @@ func (p *pass) advance(w *work, node string) bool {
 // giveUp ends a node's turn, and allows no other until the rollout's retry is raised.
 func (p *pass) giveUp(w *work, node, why string) {
 	p.release(node, why, time.Time{})
-	p.record(node, "", func(rec *state.Record) { rec.Assigned.Failed, rec.Assigned.Retry = why, w.r.Spec.Retry })
+	p.change(node, func(turn *state.FirmwareAssignment) { turn.Failed, turn.Retry = why, w.r.Spec.Retry })
+}
+
+// late goes on with a turn whose result is overdue. What disrupts a site keeps it: the device may
+// be in the middle of it. Otherwise the turn ends, and the device holds nobody up.
+func (p *pass) late(w *work, node string) {
+	switch {
+	case p.load.disrupts():
+		p.step(node, fleet.FirmwareOverdue)
+	case state.ReadyOf(p.s.Node(node)) == corev1.ConditionUnknown:
+		p.release(node, "its device does not answer", time.Time{})
+		p.change(node, func(turn *state.FirmwareAssignment) { turn.Silent = true })
+	default:
+		p.giveUp(w, node, "its device answers, and has not reported in time how its turn ended")
+	}
 }
 
 // about returns a change of a node's record that only makes an event.
@@ -185,7 +217,7 @@ func (p *pass) blockedBy(w *work, node string, at fleet.FirmwareNodeState) (stri
 	case w.r.Spec.Paused:
 		return "the rollout is paused", time.Time{}
 	case w.stale:
-		return w.superseded(), time.Time{}
+		return p.superseded(w), time.Time{}
 	case at != begins(w.r):
 		return "its device no longer has the configuration staged", time.Time{}
 	case state.ReadyOf(n) != corev1.ConditionTrue:
@@ -201,7 +233,7 @@ func (p *pass) blockedBy(w *work, node string, at fleet.FirmwareNodeState) (stri
 }
 
 // siteClosed returns why no node of a site may begin now, "" if it may, and when that changes.
-func (p *pass) siteClosed(r *fleet.FirmwareRollout, name string) (why string, until time.Time) {
+func (p *pass) siteClosed(r *fleet.Rollout, name string) (why string, until time.Time) {
 	site := p.s.Site(name)
 	switch {
 	case site == nil || site.Status.State == "":

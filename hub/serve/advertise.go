@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/listen"
@@ -43,13 +44,14 @@ func (h *Hub) advertiseAll(ctx context.Context) error {
 // advertise publishes the API's address and its CA in the fleet. It writes only objects that are
 // out of date.
 func (h *Hub) advertise(ctx context.Context) error {
-	says := state.Advertisement{Root: string(h.authority.RootPEM())}
+	says := state.Advertisement{Root: string(h.authority.RootPEM()), Agents: h.depot.Builds()}
 	if h.o.HTTPS != nil {
 		says.Address, says.Port = listen.Advertised(h.cfg.AdvertiseAddress, h.o.HTTPS.Addr(), pki.LocalNames(""))
 	}
 	known := func(s state.Snapshot) bool {
 		have := s.Advertisement()
-		return have != nil && have.Address == says.Address && have.Port == says.Port && have.Root == says.Root
+		return have != nil && have.Address == says.Address && have.Port == says.Port && have.Root == says.Root &&
+			apiequality.Semantic.DeepEqual(have.Agents, says.Agents)
 	}
 	if known(h.Loop.Snapshot()) {
 		return nil

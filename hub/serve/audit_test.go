@@ -139,7 +139,7 @@ func TestOrdersOfCommandsAreAudited(t *testing.T) {
 	hub, _ := wholeHub(t)
 	var last int64
 	audited(t, hub.Store, &last)
-	o := orders{hub.Loop, hub.Store, hub.Guard, hub.renewals, nil, nil}
+	o := orders{hub.Loop, hub.Store, hub.Guard, hub.renewals, nil, nil, nil}
 	for _, tt := range []struct {
 		order string
 		fails bool

@@ -23,6 +23,7 @@ type orders struct {
 	ca      *enrolment.Renewer
 	metrics http.Handler // serves the order `metrics`
 	image   func(order string) (string, error)
+	agents  func(ctx context.Context, order string) (string, error)
 }
 
 func (o orders) handle(ctx context.Context, by, order string) (answer string, err error) {
@@ -46,6 +47,13 @@ func (o orders) handle(ctx context.Context, by, order string) (answer string, er
 		answer, err := o.image(what)
 		if verb, name, _ := strings.Cut(what, " "); verb != "list" {
 			did(verb, "images", name, "", err)
+		}
+		return answer, err
+	}
+	if what, ok := strings.CutPrefix(order, "agents "); ok {
+		answer, err := o.agents(ctx, what)
+		if verb, version, _ := strings.Cut(what, " "); verb != "list" {
+			did(verb, "agentrollouts", version, "", err)
 		}
 		return answer, err
 	}

@@ -352,7 +352,8 @@ func (h *Hub) parts() []func(context.Context) error {
 	}
 	if h.o.Socket != "" {
 		all = append(all, kept("socket", func(ctx context.Context) error {
-			return socket.Serve(ctx, h.o.Socket, orders{h.Loop, h.Store, h.Guard, h.renewals, h.metrics(), h.imageOrder}.handle)
+			return socket.Serve(ctx, h.o.Socket, orders{h.Loop, h.Store, h.Guard, h.renewals, h.metrics(), h.imageOrder,
+				h.agentsOrder}.handle)
 		}))
 	}
 	return all

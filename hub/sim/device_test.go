@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -46,7 +47,10 @@ type simDevice struct {
 	boot  string // boot of the running agent
 	stop  func()
 
-	mu     sync.Mutex
+	mu       sync.Mutex
+	version  string // of the agent; "": this one
+	announce func() // called before the link starts; nil: nothing
+
 	starts map[string]int // starts of a container (pod uid/name) since the last power cut
 	told   *wire.Dismissed
 }
@@ -129,7 +133,7 @@ func (d *simDevice) start() {
 	stored, _ := mem.Desired()
 	c := link.Config{
 		LeaseInterval: time.Duration(stored.LeaseIntervalSeconds) * time.Second,
-		Node:          d.name, Machine: d.machine, Boot: d.boot, AgentVersion: agent.Version, Server: "mqtt://127.0.0.1:1883",
+		Node:          d.name, Machine: d.machine, Boot: d.boot, AgentVersion: cmp.Or(d.version, agent.Version), Server: "mqtt://127.0.0.1:1883",
 		Source: a, Sink: a, Log: log,
 		Dial: func(ctx context.Context) (net.Conn, error) { return w.dial(ctx, d) },
 	}
@@ -143,6 +147,9 @@ func (d *simDevice) start() {
 	}
 	a.SetHub(simAgentHub{l})
 	d.agent, d.link, d.mem = a, l, mem
+	if d.announce != nil {
+		d.announce()
+	}
 	ended := make(chan error, 3)
 	go func() { ended <- renewing() }()
 	go func() { ended <- a.Run(ctx) }()

@@ -60,6 +60,7 @@ const (
 	RuntimeClasses       Kind = "runtimeclasses"
 	BoardProfiles        Kind = "boardprofiles"
 	FirmwareRollouts     Kind = "firmwarerollouts"
+	AgentRollouts        Kind = "agentrollouts"
 	DeviceReports        Kind = "devicereports"
 	Incidents            Kind = "incidents"
 	Records              Kind = "records"

@@ -55,6 +55,12 @@ type Record struct {
 	Assigned           *FirmwareAssignment `json:"assigned,omitempty"`
 	FirmwareGeneration int64               `json:"firmwareGeneration,omitempty"`
 
+	// Upgrade is the device's last report of its agent's version, nil if its agent is older than
+	// that. Its Digest is the running version, its Candidate and Bad are versions, and its Backend is
+	// the architecture of the agent. Upgrading is the node's AgentRollout with its turn.
+	Upgrade   *FirmwareReport     `json:"upgrade,omitempty"`
+	Upgrading *FirmwareAssignment `json:"upgrading,omitempty"`
+
 	// Generation counts the node's desired states; Digest is the sha256 of the newest one's
 	// content.
 	Generation int64  `json:"generation,omitempty"`
@@ -161,14 +167,18 @@ func (r *Record) DeepCopy() *Record {
 	out.Transitions = slices.Clone(r.Transitions)
 	out.History = slices.Clone(r.History)
 	out.Evicted = slices.Clone(r.Evicted)
-	if r.Firmware != nil {
-		f := *r.Firmware
+	for _, report := range []**FirmwareReport{&out.Firmware, &out.Upgrade} {
+		if *report != nil {
+			f := **report
 		f.Bad = slices.Clone(f.Bad)
-		out.Firmware = &f
+			*report = &f
+		}
 	}
-	if r.Assigned != nil {
-		a := *r.Assigned
-		out.Assigned = &a
+	for _, turn := range []**FirmwareAssignment{&out.Assigned, &out.Upgrading} {
+		if *turn != nil {
+			a := **turn
+			*turn = &a
+	}
 	}
 	return &out
 }
@@ -255,12 +265,15 @@ type Advertisement struct {
 	Address string `json:"address,omitempty"` // IPv4 or IPv6; "": not known
 	Port    int32  `json:"port,omitempty"`
 	Root    string `json:"root,omitempty"` // certificates, PEM
+
+	Agents []fleet.AgentBuild `json:"agents,omitempty"` // versions of the agent that the hub hands out
 }
 
 // DeepCopyObject implements runtime.Object.
 func (a *Advertisement) DeepCopyObject() runtime.Object {
 	out := *a
 	a.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	out.Agents = slices.Clone(a.Agents) // nobody changes a signature
 	return &out
 }
 
@@ -282,7 +295,7 @@ type FirmwareReport struct {
 	Bad       []string `json:"bad,omitempty"`  // digests of configurations that the device rolled back
 }
 
-// A FirmwareAssignment is a node's part in a FirmwareRollout.
+// A FirmwareAssignment is a node's part in a FirmwareRollout, or in an AgentRollout.
 type FirmwareAssignment struct {
 	Rollout string `json:"rollout"`
 	Digest  string `json:"digest,omitempty"` // of the rollout's document that the hub published to the device
@@ -300,6 +313,9 @@ type FirmwareAssignment struct {
 	// Done: a step succeeded. A device that later reports its old configuration has lost the new
 	// one. It gets no other step until the rollout's retry is above Retry.
 	Done  bool  `json:"done,omitempty"`
+	// Silent: the last turn ended because its device did not answer. It gets another one when it
+	// answers again.
+	Silent bool  `json:"silent,omitempty"`
 	Retry int64 `json:"retry,omitempty"`
 }
 

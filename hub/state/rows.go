@@ -153,6 +153,15 @@ var kinds = [...]Row{
 		Status: status(func(r *fleet.FirmwareRollout) *fleet.FirmwareRolloutStatus { return &r.Status }),
 	},
 	{
+		Kind: AgentRollouts, Group: &flotilla, Name: "AgentRollout", Short: []string{"ar"}, Verbs: everything,
+		Subs:   []Sub{statusSub()},
+		Viewer: readOnly,
+		New:    fresh[fleet.AgentRollout],
+		List:   func() runtime.Object { return new(fleet.AgentRolloutList) },
+		Spec:   of(func(r *fleet.AgentRollout) any { return r.Spec }),
+		Status: status(func(r *fleet.AgentRollout) *fleet.FirmwareRolloutStatus { return &r.Status }),
+	},
+	{
 		Kind: DeviceReports, Group: &flotilla, Name: "DeviceReport", Short: []string{"dr"}, Verbs: readOnly,
 		Viewer: readOnly,
 		New:    fresh[fleet.DeviceReport],

@@ -20,26 +20,8 @@ type FirmwareRollout struct {
 
 // A FirmwareRolloutSpec is the specification of a rollout.
 type FirmwareRolloutSpec struct {
-	Selector *metav1.LabelSelector `json:"selector"` // selects nodes; an empty selector is refused
-	// Condition restricts the rollout to nodes on which this condition, such as MemoryLimits, is
-	// not True before their turn begins.
-	Condition string `json:"condition,omitempty"`
-	Profile   string `json:"profile"` // name of the BoardProfile; nodes with another profile are skipped
-
-	// number of nodes in a batch, all on one site; the first batch has one node. Default 5
-	BatchSize int32 `json:"batchSize,omitempty"`
-	// number of nodes of a site that may be unavailable for any reason. Default 1
-	MaxUnavailablePerSite int32 `json:"maxUnavailablePerSite,omitempty"`
-	// percentage of finished nodes that must have kept the configuration. Default 100
-	SuccessThreshold int32 `json:"successThreshold,omitempty"`
-	// stop at the first node that returns to its old configuration. Default true
-	PauseOnFailure *bool           `json:"pauseOnFailure,omitempty"`
-	Window         *FirmwareWindow `json:"window,omitempty"` // when turns may begin; nil: always
-	Canary         string          `json:"canary,omitempty"` // node with the first turn; empty: the first by name
-	Paused         bool            `json:"paused,omitempty"` // no further turn begins
-	Retry          int64           `json:"retry,omitempty"`  // increment it so that failed nodes try again
-	// nodes that have kept the configuration return to their earlier one, in batches too
-	Undo bool `json:"undo,omitempty"`
+	Profile         string `json:"profile"` // name of the BoardProfile; nodes with another profile are left out
+	RolloutStrategy `json:",inline"`
 }
 
 // A FirmwareWindow is the time in which turns may begin, in the site's time zone.
@@ -95,8 +77,8 @@ type FirmwareRolloutStatus struct {
 	Phase              RolloutPhase `json:"phase,omitempty"`
 	Sentence           string       `json:"sentence,omitempty"` // for users: the present action, or the reason to wait
 
-	Digest   string `json:"digest,omitempty"`   // digest of Document
-	Document string `json:"document,omitempty"` // the boot configuration, as signed for each node
+	Digest   string `json:"digest,omitempty"`   // digest of Document; of an AgentRollout: the version
+	Document string `json:"document,omitempty"` // the boot configuration, as signed for each node; or the agents
 
 	Nodes       int32 `json:"nodes"` // selected nodes
 	Kept        int32 `json:"kept"`
@@ -152,30 +134,6 @@ type FirmwareChange struct {
 	Diff  string `json:"diff"`
 	Nodes int32  `json:"nodes"`
 	First string `json:"first"` // the first node
-}
-
-// Defaults of a FirmwareRollout.
-const (
-	DefaultBatchSize        = 5
-	DefaultMaxUnavailable   = 1
-	DefaultSuccessThreshold = 100
-)
-
-// Default fills in the defaults.
-func (s *FirmwareRolloutSpec) Default() {
-	for _, f := range []struct {
-		of   *int32
-		with int32
-	}{{&s.BatchSize, DefaultBatchSize}, {&s.MaxUnavailablePerSite, DefaultMaxUnavailable},
-		{&s.SuccessThreshold, DefaultSuccessThreshold}} {
-		if *f.of == 0 {
-			*f.of = f.with
-		}
-	}
-	if s.PauseOnFailure == nil {
-		yes := true
-		s.PauseOnFailure = &yes
-	}
 }
 
 // ParseClock parses a time of a window, such as 22:00, into minutes of the day.
@@ -246,13 +204,14 @@ func (r *FirmwareRollout) DeepCopy() *FirmwareRollout {
 	}
 	out := *r
 	r.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
-	out.Spec.Selector = r.Spec.Selector.DeepCopy()
-	out.Spec.PauseOnFailure = clone(r.Spec.PauseOnFailure)
-	if w := clone(r.Spec.Window); w != nil {
-		w.Days = slices.Clone(w.Days)
-		out.Spec.Window = w
-	}
-	st := &out.Status
+	out.Spec.RolloutStrategy = r.Spec.RolloutStrategy.copied()
+	out.Status = r.Status.copied()
+	return &out
+}
+
+// copied returns a copy that shares nothing.
+func (s FirmwareRolloutStatus) copied() FirmwareRolloutStatus {
+	st := &s
 	st.Batches = slices.Clone(st.Batches)
 	for i := range st.Batches {
 		st.Batches[i].Nodes = slices.Clone(st.Batches[i].Nodes)
@@ -264,7 +223,7 @@ func (r *FirmwareRollout) DeepCopy() *FirmwareRollout {
 	}
 	st.Changes = slices.Clone(st.Changes)
 	st.Conditions = slices.Clone(st.Conditions)
-	return &out
+	return s
 }
 
 // DeepCopyObject implements runtime.Object.

@@ -144,6 +144,7 @@ func ParseDesired(data []byte) (Desired, error) {
 	}
 	d := all.joined()
 	d.Firmware.sanitize()
+	d.sanitizeUpgrade()
 	rest := d
 	rest.Pods, rest.ConfigMaps, rest.Secrets = nil, nil, nil // their content is checked for the pods that use them
 	err = bound.Object(rest)

@@ -57,6 +57,7 @@ type Status struct {
 	Vitals  *Vitals       `json:"vitals,omitempty"` // nil: not measured yet, or an older agent
 	// nil: the hub wants no boot configuration, or an older agent
 	Firmware *FirmwareStatus `json:"firmware,omitempty"`
+	Upgrade  *UpgradeStatus  `json:"upgrade,omitempty"` // nil: an older agent, which cannot upgrade itself
 	// Proof shows that the boot id belongs to the node's key. A hub behind a broker needs it,
 	// because it does not see the certificate.
 	Proof *Proof `json:"proof,omitempty"`
@@ -161,6 +162,7 @@ type Desired struct {
 	Firmware *Firmware `json:"firmware,omitempty"` // nil: the hub wants no boot configuration
 	// public Ed25519 key; a device keeps the first key that it receives
 	FirmwareKey          []byte    `json:"firmwareKey,omitempty"`
+	Upgrade              *Upgrade  `json:"upgrade,omitempty"` // nil: no other version is wanted
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
 	Time                 time.Time `json:"time"`
 	// Dismissed means that the enrolment has ended. All other fields are empty then.

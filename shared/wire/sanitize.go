@@ -39,6 +39,7 @@ func (s *Status) sanitize() {
 		}
 	}
 	s.sanitizeFirmware()
+	s.sanitizeUpgrade()
 	st := &s.Status
 	if n := len(st.Images); n > bound.MaxImages {
 		st.Images = st.Images[:bound.MaxImages]

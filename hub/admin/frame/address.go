@@ -40,6 +40,12 @@ func PodPath(namespace, name string) string {
 // RolloutsPath is the list of boot configuration rollouts.
 const RolloutsPath = "/rollouts"
 
+// AgentRolloutsPath is the list of agent rollouts.
+const AgentRolloutsPath = "/agents"
+
+// AgentRolloutHref is the page of an agent rollout.
+func AgentRolloutHref(name string) string { return AgentRolloutsPath + "/" + url.PathEscape(name) }
+
 // RolloutHref is the page of a rollout.
 func RolloutHref(name string) string { return RolloutsPath + "/" + url.PathEscape(name) }
 

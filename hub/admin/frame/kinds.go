@@ -48,6 +48,8 @@ func shownAs(kind state.Kind) shownKind {
 		return shownKind{topic: "boards"}
 	case state.FirmwareRollouts:
 		return shownKind{topic: RolloutsTopic, href: func(i Item) string { return RolloutHref(i.Name) }}
+	case state.AgentRollouts:
+		return shownKind{topic: RolloutsTopic, href: func(i Item) string { return AgentRolloutHref(i.Name) }}
 	case state.JoinRequests:
 		return shownKind{topic: "requests", href: func(Item) string { return WaitingPath }}
 	}
@@ -123,7 +125,7 @@ var PodStatuses = [][2]string{
 	{"succeeded", "Succeeded"}, {"terminating", "Terminating"},
 }
 
-// RolloutsTopic is watched by pages that show rollouts of boot configurations.
+// RolloutsTopic is watched by pages that show rollouts.
 const RolloutsTopic = "rollouts"
 
 // SiteStates are the choices of the sites' filter.

@@ -246,6 +246,7 @@ var pagesBehind = []struct {
 	{navLink{"Incidents", "/incidents"}, "list", IncidentsTopic}, {navLink{"Actions", "/actions"}, "list", "nodes"},
 	{navLink{"Boards", "/boards"}, "list", "boardprofiles"},
 	{navLink{"Boot configurations", RolloutsPath}, "list", "firmwarerollouts"},
+	{navLink{"Agents", AgentRolloutsPath}, "list", "agentrollouts"},
 	{navLink{"Audit", "/audit"}, "list", "audit"}, {navLink{"Settings", "/settings"}, "get", "settings"},
 }
 
@@ -344,7 +345,7 @@ func (c *Call) Message(code int, title, text string) error {
 // lists names the lists that a message leads back to.
 var lists = map[string]string{"/nodes": "All nodes", "/pods": "All pods", "/workloads": "All workloads",
 	"/sites": "All sites", "/events": "All events", "/incidents": "All incidents", "/audit": "All of the audit",
-	"/rollouts": "All boot configurations", "/help": "The manual", "/actions": "Actions"}
+	"/rollouts": "All boot configurations", "/agents": "All agents", "/help": "The manual", "/actions": "Actions"}
 
 // messageOf leads back to the list above an address where something is missing or not understood.
 func messageOf(code int, title, text, path string) messageData {

@@ -306,7 +306,8 @@ func examplesOf(i *fleet.Incident) (links []exampleLink, more int) {
 		switch {
 		case i.About.Kind == diagnose.KindFleet:
 			links = append(links, exampleLink{name, frame.SiteHref(name)})
-		case i.About.Kind == site, i.About.Kind == state.FirmwareRollouts.Row().Name:
+		case i.About.Kind == site, i.About.Kind == state.FirmwareRollouts.Row().Name,
+			i.About.Kind == state.AgentRollouts.Row().Name:
 			links = append(links, exampleLink{name, frame.NodeHref(name)})
 		case i.About.Namespace != "":
 			links = append(links, exampleLink{name, frame.PodPath(i.About.Namespace, name)})

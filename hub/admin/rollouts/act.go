@@ -13,13 +13,17 @@ import (
 
 // Actions are what users can do to rollouts.
 func Actions() []*frame.Action {
-	spec := func(o state.Object) fleet.FirmwareRolloutSpec { return o.(*fleet.FirmwareRollout).Spec }
+	return append(actions(boot), actions(agents)...)
+}
+
+func actions(k kind) []*frame.Action {
+	spec := func(o state.Object) *fleet.RolloutStrategy { return fleet.RolloutOf(o).Spec }
 	over := func(o state.Object) bool {
-		st := &o.(*fleet.FirmwareRollout).Status
+		st := fleet.RolloutOf(o).Status
 		return st.Phase == fleet.RolloutComplete || st.Phase == fleet.RolloutStopped
 	}
 	kept := func(o state.Object) bool {
-		st := &o.(*fleet.FirmwareRollout).Status
+		st := fleet.RolloutOf(o).Status
 		return st.Kept+st.Trying > 0
 	}
 	all := []*frame.Action{
@@ -34,11 +38,11 @@ func Actions() []*frame.Action {
 		{Name: "retry", Label: "Try again", Done: "tries again",
 			Means: "Failed nodes try the same configuration again.",
 			Idle: func(o state.Object) string {
-				return frame.If(o.(*fleet.FirmwareRollout).Status.Bad == 0, "has no node that failed")
+				return frame.If(fleet.RolloutOf(o).Status.Bad == 0, "has no node that failed")
 			},
 			Notes: func(_ state.Snapshot, with []state.Object) (notes []string) {
 				for _, o := range with {
-					if st := o.(*fleet.FirmwareRollout).Status; st.Sentence != "" {
+					if st := fleet.RolloutOf(o).Status; st.Sentence != "" {
 						notes = append(notes, st.Sentence+".")
 					}
 				}
@@ -70,11 +74,24 @@ func Actions() []*frame.Action {
 			Do:    frame.Remove},
 	}
 	for _, a := range all {
-		a.Kind, a.One, a.Verb, a.Resource = state.FirmwareRollouts, "rollout", "patch", "firmwarerollouts"
-		a.List, a.Listed = frame.RolloutsPath, "Boot configurations"
+		a.Kind, a.One, a.Verb, a.Resource = k.of, "rollout", "patch", k.resource
+		a.List, a.Listed = k.path, k.title
+		if words, ok := agentWords[a.Name]; ok && k.of == state.AgentRollouts {
+			a.Means = words
+			a.Notes = nil
+		}
 	}
 	all[len(all)-1].Verb = "delete"
 	return all
+}
+
+// agentWords say what the actions mean for agents: no pod stops, and nothing reboots.
+var agentWords = map[string]string{
+	"retry": "Failed devices try the same version once more, and go back by themselves if it does not hold.",
+	"undo": "Devices that run the version go back to the one before: one first, then one site at a time. " +
+		"Their containers run on.",
+	"redo":   "Devices get the version again, in turns as the first time.",
+	"delete": "Undoes nothing: devices keep the agent that they run.",
 }
 
 // setRollout changes fields of a rollout's spec.
@@ -86,7 +103,7 @@ func setRollout(fields frame.JSON) func(context.Context, *frame.Worker, state.Ob
 
 func undoNotes(_ state.Snapshot, with []state.Object) (notes []string) {
 	for _, o := range with {
-		st := o.(*fleet.FirmwareRollout).Status
+		st := fleet.RolloutOf(o).Status
 		switch {
 		case st.Kept == 0 && st.Trying == 0:
 			notes = append(notes, fmt.Sprintf("No node of %s has kept it: nothing reboots.", o.GetName()))

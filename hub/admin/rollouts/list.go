@@ -15,7 +15,7 @@ import (
 
 // A rolloutRow is one rollout in the list.
 type rolloutRow struct {
-	Name, Href, Profile string
+	Name, Href, Subject string
 	Pill                frame.Pill
 	Sentence            string
 	Done, Nodes, Bad    int32
@@ -24,28 +24,30 @@ type rolloutRow struct {
 }
 
 type rolloutsData struct {
-	Rows     []rolloutRow
-	MayStart bool
+	Title, SubjectName, About, Asks, Kept string
+	Agents                                bool
+	Rows                                  []rolloutRow
+	MayStart                              bool
 }
 
-func rolloutRowOf(r *fleet.FirmwareRollout, a *frame.Request) rolloutRow {
-	st := &r.Status
+func rolloutRowOf(k kind, r *fleet.Rollout, a *frame.Request) rolloutRow {
+	st := r.Status
 	return rolloutRow{
-		Name: r.Name, Href: frame.RolloutHref(r.Name), Profile: r.Spec.Profile, Pill: rolloutPill(r),
+		Name: r.Name, Href: k.href(r.Name), Subject: subjectOf(r), Pill: rolloutPill(r),
 		Sentence: st.Sentence, Done: rolloutDone(r), Nodes: st.Nodes, Bad: st.Bad, Undoing: st.Undoing,
 		Age: format.Time(r.CreationTimestamp.Time, a.Now),
 	}
 }
 
 // rolloutDone returns how many nodes have reached the rollout's goal.
-func rolloutDone(r *fleet.FirmwareRollout) int32 {
+func rolloutDone(r *fleet.Rollout) int32 {
 	if r.Status.Undoing {
 		return r.Status.Undone
 	}
 	return r.Status.Kept
 }
 
-func rolloutPill(r *fleet.FirmwareRollout) frame.Pill {
+func rolloutPill(r *fleet.Rollout) frame.Pill {
 	p := frame.Pill{Kind: "warn", Text: cmp.Or(string(r.Status.Phase), string(fleet.RolloutPending))}
 	switch r.Status.Phase {
 	case fleet.RolloutComplete:
@@ -68,20 +70,21 @@ func rolloutPill(r *fleet.FirmwareRollout) frame.Pill {
 	return p
 }
 
-// List lists the rollouts, the newest first.
-func List(a *frame.Request) (frame.Page, error) {
-	d := rolloutsData{MayStart: a.May("create", "firmwarerollouts")}
-	var all []*fleet.FirmwareRollout
-	for r := range state.Each[*fleet.FirmwareRollout](a.Snapshot, state.FirmwareRollouts, "") {
-		all = append(all, r)
+// list lists the rollouts of a kind, the newest first.
+func list(a *frame.Request, k kind) (frame.Page, error) {
+	d := rolloutsData{Title: k.title, SubjectName: k.subject, About: "/help/" + k.about, Asks: k.asks, Kept: k.kept,
+		Agents: k.of == state.AgentRollouts, MayStart: a.May("create", k.resource)}
+	var all []*fleet.Rollout
+	for r := range a.All(k.of, "") {
+		all = append(all, fleet.RolloutOf(r))
 	}
-	slices.SortStableFunc(all, func(x, y *fleet.FirmwareRollout) int {
+	slices.SortStableFunc(all, func(x, y *fleet.Rollout) int {
 		return cmp.Or(y.CreationTimestamp.Compare(x.CreationTimestamp.Time), strings.Compare(x.Name, y.Name))
 	})
 	for _, r := range all {
-		d.Rows = append(d.Rows, rolloutRowOf(r, a))
+		d.Rows = append(d.Rows, rolloutRowOf(k, r, a))
 	}
-	return frame.Page{Template: "rollouts", Title: "Boot configurations", Watch: []string{frame.RolloutsTopic},
+	return frame.Page{Template: "rollouts", Title: k.title, Watch: []string{frame.RolloutsTopic},
 		Data: d}, nil
 }
 
@@ -139,13 +142,17 @@ func shortDigest(digest string) string {
 	return digest[:min(len(digest), 12)]
 }
 
-// Listings is the list of rollouts.
-var Listings = map[state.Kind]frame.Listing{state.FirmwareRollouts: {
-	Found: func(a *frame.Request) (all []state.Object) {
-		for o := range a.All(state.FirmwareRollouts, "") {
-			all = append(all, o)
-		}
-		return all
-	},
-	Pill: func(_ *frame.Request, o state.Object) frame.Pill { return rolloutPill(o.(*fleet.FirmwareRollout)) },
-}}
+// Listings are the lists of rollouts.
+var Listings = map[state.Kind]frame.Listing{boot.of: listing(boot), agents.of: listing(agents)}
+
+func listing(k kind) frame.Listing {
+	return frame.Listing{
+		Found: func(a *frame.Request) (all []state.Object) {
+			for o := range a.All(k.of, "") {
+				all = append(all, o)
+			}
+			return all
+		},
+		Pill: func(_ *frame.Request, o state.Object) frame.Pill { return rolloutPill(fleet.RolloutOf(o)) },
+	}
+}

@@ -49,6 +49,9 @@ type rolloutChange struct {
 
 type rolloutData struct {
 	rolloutRow
+	List, ListPath, SubjectName string
+	Agents                      bool
+
 	YAML    string
 	Menu    frame.Menu
 	Did     *frame.Done
@@ -64,28 +67,29 @@ type rolloutData struct {
 	Events  []frame.EventRow
 }
 
-// Rollout shows one rollout: what it does or waits for, its steps, what would change on which
-// nodes, and the state of each.
-func Rollout(a *frame.Request) (frame.Page, error) {
+// show shows one rollout: what it does or waits for, its steps, what would change on which nodes,
+// and the state of each.
+func show(a *frame.Request, k kind) (frame.Page, error) {
 	name := a.Param("name")
-	r := a.Rollout(name)
+	r := fleet.RolloutOf(a.Get(state.Key{Kind: k.of, Name: name}))
 	if r == nil {
 		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no rollout %s.", name))
 	}
 	r = r.DeepCopy()
-	r.Spec.Default()
-	st := &r.Status
+	r.Default()
+	st := r.Status
 	d := rolloutData{
-		rolloutRow: rolloutRowOf(r, a), YAML: "/yaml" + frame.ObjectURL(state.FirmwareRollouts, "", name),
-		Menu: frame.MenuOf(a, r), Did: frame.JustDone(a), Facts: rolloutFacts(r),
-		Steps: rolloutSteps(a, r), Changes: rolloutChanges(r), More: int(st.Nodes) - len(st.NodeStates),
+		List: k.title, ListPath: k.path, SubjectName: strings.ToLower(k.subject), Agents: k.of == state.AgentRollouts,
+		rolloutRow: rolloutRowOf(k, r, a), YAML: "/yaml" + frame.ObjectURL(k.of, "", name),
+		Menu: frame.MenuOf(a, r.Object), Did: frame.JustDone(a), Facts: rolloutFacts(k, r),
+		Steps: rolloutSteps(a, k, r), Changes: rolloutChanges(r), More: int(st.Nodes) - len(st.NodeStates),
 	}
 	d.Over = int(100 * (d.Done + st.Bad + st.Unsupported) / max(st.Nodes, 1))
 	if st.Phase == fleet.RolloutStopped {
-		d.Help = frame.HelpURL("incidents", "FirmwareRolloutStopped")
+		d.Help = frame.HelpURL("incidents", k.cause)
 	}
 	d.Sites, d.Opens, d.OpensOn = rolloutSites(a, r)
-	for _, e := range frame.EventsOf(a.Snapshot, "FirmwareRollout", "default", name) {
+	for _, e := range frame.EventsOf(a.Snapshot, k.of.Row().Name, "default", name) {
 		if len(d.Events) == 20 {
 			break
 		}
@@ -95,8 +99,8 @@ func Rollout(a *frame.Request) (frame.Page, error) {
 		Data: d}, nil
 }
 
-func rolloutFacts(r *fleet.FirmwareRollout) (facts []frame.Fact) {
-	s, st := &r.Spec, &r.Status
+func rolloutFacts(k kind, r *fleet.Rollout) (facts []frame.Fact) {
+	s, st := r.Spec, r.Status
 	add := func(name, format string, args ...any) {
 		facts = append(facts, frame.Fact{Name: name, Value: fmt.Sprintf(format, args...)})
 	}
@@ -106,7 +110,7 @@ func rolloutFacts(r *fleet.FirmwareRollout) (facts []frame.Fact) {
 		}
 	}
 	add("Nodes", "%d", st.Nodes)
-	add(map[bool]string{false: "Kept it", true: "Still have it"}[st.Undoing], "%d", st.Kept)
+	add(map[bool]string{false: k.keptName, true: "Still have it"}[st.Undoing], "%d", st.Kept)
 	count("Have what they had", st.Undone)
 	count(map[bool]string{false: "Went back", true: "Did not go back"}[st.Undoing], st.Bad)
 	count("Have their turn", st.Trying)
@@ -130,17 +134,17 @@ func rolloutFacts(r *fleet.FirmwareRollout) (facts []frame.Fact) {
 	} else {
 		add("Stops", "below %d %% that succeed", s.SuccessThreshold)
 	}
-	if st.Digest != "" {
+	if st.Digest != "" && k.of == state.FirmwareRollouts {
 		add("Configuration", "%s", shortDigest(st.Digest))
 	}
 	return facts
 }
 
 // rolloutSteps returns the finished, current and remaining steps.
-func rolloutSteps(a *frame.Request, r *fleet.FirmwareRollout) (steps []rolloutStep) {
-	st := &r.Status
+func rolloutSteps(a *frame.Request, k kind, r *fleet.Rollout) (steps []rolloutStep) {
+	st := r.Status
 	said := st.Nodes - st.Waiting
-	first := rolloutStep{Key: "stage", Title: "Each node says what would change",
+	first := rolloutStep{Key: "stage", Title: k.first,
 		Pill: frame.Pill{Kind: "ok", Text: "Done"},
 		Text: fmt.Sprintf("%d of %s have said so", said, format.Plural(int(st.Nodes), "node"))}
 	if st.Undoing {
@@ -169,7 +173,7 @@ func rolloutSteps(a *frame.Request, r *fleet.FirmwareRollout) (steps []rolloutSt
 			}
 		}
 		if b.Kept+b.Bad > 0 {
-			kept, bad := "kept it", "went back"
+			kept, bad := k.kept, "went back"
 			if st.Undoing {
 				kept, bad = "went back", "did not"
 			}
@@ -209,8 +213,8 @@ func someOf(names []string) string {
 
 // rolloutChanges returns what would change, as devices report it. For other nodes it returns what the
 // profile would write.
-func rolloutChanges(r *fleet.FirmwareRollout) (changes []rolloutChange) {
-	st := &r.Status
+func rolloutChanges(r *fleet.Rollout) (changes []rolloutChange) {
+	st := r.Status
 	if st.Undoing {
 		return nil
 	}
@@ -225,8 +229,9 @@ func rolloutChanges(r *fleet.FirmwareRollout) (changes []rolloutChange) {
 	if silent <= 0 && len(changes) > 0 || st.Phase == fleet.RolloutComplete {
 		return changes
 	}
-	if c, err := fleet.ParseBootConfig([]byte(st.Document)); err == nil {
-		text := "what profile " + r.Spec.Profile + " says"
+	firmware, ok := r.Object.(*fleet.FirmwareRollout)
+	if c, err := fleet.ParseBootConfig([]byte(st.Document)); ok && err == nil {
+		text := "what profile " + firmware.Spec.Profile + " says"
 		if silent > 0 {
 			text += "; " + format.Plural(int(silent), "node") + " have not said what it would change"
 			if silent == 1 {
@@ -244,8 +249,8 @@ func changeName(i int) string { return fmt.Sprint("Change ", i+1) }
 
 // rolloutSites returns the nodes by site, in the order of the status, and when the first window that
 // a site waits for opens.
-func rolloutSites(a *frame.Request, r *fleet.FirmwareRollout) (sites []rolloutSite, opens *format.Moment, on string) {
-	st := &r.Status
+func rolloutSites(a *frame.Request, r *fleet.Rollout) (sites []rolloutSite, opens *format.Moment, on string) {
+	st := r.Status
 	by := map[string]int{}
 	var first time.Time
 	for _, n := range st.NodeStates {

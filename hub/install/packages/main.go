@@ -46,13 +46,21 @@ func run(version, bin, out string, when time.Time) error {
 	for _, arch := range []string{"amd64", "arm64", "armv6", "armv7"} {
 		agents[arch] = filepath.Join(bin, "agents", "flotilla-device-"+arch)
 	}
+	builds := map[string]string{} // the files that describe the agents, so that devices can be upgraded
+	for arch, file := range agents {
+		text, err := os.ReadFile(file + install.BuildSuffix)
+		if err != nil {
+			return fmt.Errorf("describe the agent for %s: %w; build it with `make agents`", arch, err)
+		}
+		builds[arch] = string(text)
+	}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
 	var sums []string
 	for _, p := range platforms {
 		for name, pack := range map[string]install.Package{
-			"flotilla-hub":    install.HubPackage(p.debian, version, agents, when),
+			"flotilla-hub":    install.HubPackage(p.debian, version, agents, builds, when),
 			"flotilla-device": install.DevicePackage(p.agent, version, when),
 		} {
 			program := filepath.Join(bin, p.dir, name)

@@ -203,7 +203,7 @@ func TestEveryKindIsFoundThroughItsPathAndItsSchema(t *testing.T) {
 	for gv, kinds := range map[string]map[string]string{
 		"api/v1":                     {"/api/v1/nodes/{name}": "Node", "/api/v1/namespaces/{namespace}/pods/{name}": "Pod"},
 		"apis/apps/v1":               {"/apis/apps/v1/namespaces/{namespace}/deployments/{name}": "Deployment"},
-		"apis/flotilla.dev/v1alpha1": {"/apis/flotilla.dev/v1alpha1/sites/{name}": "Site", "/apis/flotilla.dev/v1alpha1/sites/{name}/status": "Site", "/apis/flotilla.dev/v1alpha1/boardprofiles": "BoardProfile", "/apis/flotilla.dev/v1alpha1/devicereports/{name}": "DeviceReport", "/apis/flotilla.dev/v1alpha1/incidents/{name}": "Incident", "/apis/flotilla.dev/v1alpha1/firmwarerollouts/{name}/status": "FirmwareRollout"},
+		"apis/flotilla.dev/v1alpha1": {"/apis/flotilla.dev/v1alpha1/sites/{name}": "Site", "/apis/flotilla.dev/v1alpha1/sites/{name}/status": "Site", "/apis/flotilla.dev/v1alpha1/boardprofiles": "BoardProfile", "/apis/flotilla.dev/v1alpha1/devicereports/{name}": "DeviceReport", "/apis/flotilla.dev/v1alpha1/incidents/{name}": "Incident", "/apis/flotilla.dev/v1alpha1/firmwarerollouts/{name}/status": "FirmwareRollout", "/apis/flotilla.dev/v1alpha1/agentrollouts/{name}": "AgentRollout"},
 		"apis/metrics.k8s.io/v1beta1": {"/apis/metrics.k8s.io/v1beta1/nodes/{name}": "NodeMetrics",
 			"/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods/{name}": "PodMetrics"},
 	} {
@@ -288,10 +288,10 @@ func TestTheSchemasMatchTheGoTypes(t *testing.T) {
 			have = append(have, p)
 		}
 		prefix := name[:strings.LastIndex(name, ".")+1]
-		for i := range typ.NumField() {
-			f := typ.Field(i)
+		for _, f := range reflect.VisibleFields(typ) {
 			field, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-			if !f.IsExported() || field == "-" {
+			strategy := reflect.TypeOf(fleet.RolloutStrategy{}) // the only embedded type besides Kubernetes' own
+			if !f.IsExported() || field == "-" || f.Type == strategy || len(f.Index) > 1 && typ.Field(f.Index[0]).Type != strategy {
 				continue
 			}
 			if f.Anonymous && field == "" {
@@ -335,6 +335,7 @@ func TestTheSchemasMatchTheGoTypes(t *testing.T) {
 	check(reflect.TypeOf(fleet.DeviceReportList{}), own+"DeviceReportList")
 	check(reflect.TypeOf(fleet.IncidentList{}), own+"IncidentList")
 	check(reflect.TypeOf(fleet.FirmwareRolloutList{}), own+"FirmwareRolloutList")
+	check(reflect.TypeOf(fleet.AgentRolloutList{}), own+"AgentRolloutList")
 	check(reflect.TypeOf(hardware.Report{}), own+"Report") // the hub serves the device's report unchanged
 	check(reflect.TypeOf(metricsv1beta1.NodeMetricsList{}), metrics+"NodeMetricsList")
 	check(reflect.TypeOf(metricsv1beta1.PodMetricsList{}), metrics+"PodMetricsList")

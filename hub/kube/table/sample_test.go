@@ -253,15 +253,18 @@ func samples(k state.Kind) []state.Object {
 			Note:         "the new build lacks its\nconfig map",
 		}
 		return []state.Object{dark, over}
+	case state.AgentRollouts:
+		return []state.Object{&fleet.AgentRollout{ObjectMeta: meta("agents"), Spec: fleet.AgentRolloutSpec{Version: "1.3.0", RolloutStrategy: fleet.RolloutStrategy{Canary: "pi-1"}},
+			Status: fleet.FirmwareRolloutStatus{Phase: fleet.RolloutProgressing, Sentence: "1 node has its turn on site oslo, first pi-2: Trying", Digest: "1.3.0", Nodes: 12, Kept: 4, Trying: 1, Batches: []fleet.FirmwareBatch{{Number: 3, Site: "oslo"}}}}}
 	case state.FirmwareRollouts:
 		r := &fleet.FirmwareRollout{ObjectMeta: meta("cgroup-memory"),
-			Spec: fleet.FirmwareRolloutSpec{Profile: "raspberrypi-4", Canary: "pi-1",
-				Window: &fleet.FirmwareWindow{Days: []string{"Sat", "Sun"}, From: "22:00", To: "04:30"}},
+			Spec: fleet.FirmwareRolloutSpec{Profile: "raspberrypi-4", RolloutStrategy: fleet.RolloutStrategy{Canary: "pi-1",
+				Window: &fleet.FirmwareWindow{Days: []string{"Sat", "Sun"}, From: "22:00", To: "04:30"}}},
 			Status: fleet.FirmwareRolloutStatus{Phase: fleet.RolloutProgressing,
 				Sentence: "1 node has its turn on site oslo, first pi-2: Trying", Digest: "sha256:0123456789abcdef0123", Nodes: 12,
 				Kept: 4, Bad: 1, Trying: 1, Batches: []fleet.FirmwareBatch{{Number: 3, Site: "oslo"}}}}
 		return []state.Object{r, &fleet.FirmwareRollout{ObjectMeta: meta("new"),
-			Spec: fleet.FirmwareRolloutSpec{Profile: "pc", Paused: true}}}
+			Spec: fleet.FirmwareRolloutSpec{Profile: "pc", RolloutStrategy: fleet.RolloutStrategy{Paused: true}}}}
 	case state.BoardProfiles:
 		p := &fleet.BoardProfile{ObjectMeta: meta("raspberrypi-4"), Spec: fleet.BoardProfileSpec{Title: "Raspberry Pi 4",
 			Platforms: []string{"linux/arm64", "linux/arm/v7"}}}
