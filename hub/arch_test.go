@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 	"hub/incident":        {"shared/fleet", "hub/diagnose", "hub/state"},
 	"hub/admission":       {"shared/fleet", "shared/bound", "shared/policy", "hub/state", "firmware-configs"},
 	"hub/notify":          {"shared/fleet", "hub/state", "hub/control", "hub/incident", "hub/panics"},
-	"hub/cli":             {"firmware-configs", "shared/commands", "shared/fleet", "shared/wire", "hub/access", "hub/broker/setup", "hub/cli/socket", "hub/config", "hub/doctor", "hub/install", "hub/leader", "hub/monitoring", "hub/pki", "hub/store"},
+	"hub/cli":             {"firmware-configs", "shared/commands", "shared/fleet", "shared/wire", "hub/access", "hub/broker/setup", "hub/cli/socket", "hub/config", "hub/doctor", "hub/install", "hub/leader", "hub/monitoring", "hub/pki", "hub/registry", "hub/registry/archive", "hub/store"},
 	"hub/doctor":          {"shared/fleet", "shared/line", "hub/config", "hub/leader", "hub/pki", "hub/state", "hub/store"},
 	"hub/cli/socket":      {"hub/listen"},
 	"hub/control":         {"shared/fleet", "hub/state", "hub/panics"},
@@ -87,6 +87,8 @@ var mayImport = map[string][]string{
 	"hub/admin/rollouts":  {"shared/fleet", "shared/wire", "hub/state", "hub/diagnose", "hub/admin/diff", "hub/admin/finding", "hub/admin/format", "hub/admin/frame"},
 	"hub/admin/settings":  {"shared/bound", "hub/access", "hub/config", "hub/state", "hub/store", "hub/admin/changes", "hub/admin/format", "hub/admin/frame"},
 	"hub/admin/workloads": {"shared/wire", "hub/state", "hub/kube/table", "hub/diagnose", "hub/search", "hub/admin/changes", "hub/admin/finding", "hub/admin/format", "hub/admin/frame"},
+
+	"hub/registry/archive": {"hub/panics", "hub/registry"},
 
 	"hub/e2e/harness": {"device/join", "shared/loopback", "shared/wire"},
 

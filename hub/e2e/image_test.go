@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -55,8 +57,8 @@ func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 			return err
 		})
 		list := output(t, program(t, "hub", here), "image", "list", "--data-dir", h.dir)
-		if !strings.Contains(list, "hub/shop/till:1 ") {
-			t.Errorf("image list must have hub/shop/till:1:\n%s", list)
+		if !strings.Contains(list, "hub/shop/till:1 ") || !strings.Contains(list, "hub/shop/till:1-saved ") {
+			t.Errorf("image list must have hub/shop/till:1 and 1-saved:\n%s", list)
 		}
 		r := command{path: program(t, "hub", here), args: []string{"image", "rm", "hub/shop/till:1",
 			"--data-dir", h.dir}}.run(t)
@@ -94,6 +96,11 @@ func pushTool(t *testing.T, h *hub, e *engine, as string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	file := filepath.Join(t.TempDir(), "saved.tar")
+	if err := os.WriteFile(file, saved, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	output(t, program(t, "hub", here), "image", "push", file, "hub/"+as+"-saved", "--data-dir", h.dir)
 	at := https{h.client.Transport}
 	if err := remote.Write(to, im, remote.WithTransport(at)); err != nil {
 		t.Fatal(err)

@@ -78,7 +78,9 @@ func TestTornFilesOfTheHub(t *testing.T) {
 	h.kubectl("create", "configmap", "after", "--from-literal=count=2")
 	h.kill() // a killed hub leaves a log that is not checkpointed, as a power cut does
 	original := filepath.Join(t.TempDir(), "kept")
-	if err := os.Remove(filepath.Join(h.dir, "hub.sock")); err != nil { // a socket cannot be copied
+	// a socket cannot be copied
+	if err := errors.Join(os.Remove(filepath.Join(h.dir, "hub.sock")),
+		os.Remove(filepath.Join(h.dir, "images", "registry.sock"))); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.CopyFS(original, os.DirFS(h.dir)); err != nil {

@@ -39,8 +39,8 @@ func (r *Registry) Images() (all []Image, err error) {
 			seen := map[string]bool{}
 			r.reach(name, digest, seen, func(d Descriptor, depth int) {
 				im.Size += d.Size
-				if p := d.Platform; p != nil && p.OS != "unknown" && depth == 1 {
-					im.Platforms = append(im.Platforms, strings.TrimSuffix(p.OS+"/"+p.Architecture+"/"+p.Variant, "/"))
+				if d.Platform != nil && !d.IsAttestation() && depth == 1 {
+					im.Platforms = append(im.Platforms, d.PlatformName())
 				}
 			})
 			all = append(all, im)
@@ -67,7 +67,7 @@ func (r *Registry) reachAt(name, digest string, seen map[string]bool, visit func
 	if depth == 0 {
 		visit(Descriptor{Digest: digest, Size: size}, 0)
 	}
-	for _, d := range m.blobs() {
+	for _, d := range m.Blobs() {
 		if !seen[d.Digest] {
 			seen[d.Digest] = true
 			visit(d, depth+1)

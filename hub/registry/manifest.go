@@ -30,15 +30,27 @@ type Descriptor struct {
 	} `json:"platform,omitempty"`
 }
 
-// A manifest is an image's, or an index of several for different processors.
-type manifest struct {
-	MediaType    string            `json:"mediaType"`
-	ArtifactType string            `json:"artifactType"`
-	Config       *Descriptor       `json:"config"`
-	Layers       []Descriptor      `json:"layers"`
-	Manifests    []Descriptor      `json:"manifests"`
-	Subject      *Descriptor       `json:"subject"`
-	Annotations  map[string]string `json:"annotations"`
+// PlatformName returns the platform as people write it, such as linux/arm/v7.
+func (d Descriptor) PlatformName() string {
+	if d.Platform == nil {
+		return ""
+	}
+	return strings.TrimSuffix(d.Platform.OS+"/"+d.Platform.Architecture+"/"+d.Platform.Variant, "/")
+}
+
+// IsAttestation reports whether a manifest of an index is about an image, such as its provenance.
+func (d Descriptor) IsAttestation() bool { return d.Platform != nil && d.Platform.OS == "unknown" }
+
+// A Manifest is an image's, or an index of several for different processors.
+type Manifest struct {
+	SchemaVersion int               `json:"schemaVersion,omitempty"`
+	MediaType     string            `json:"mediaType"`
+	ArtifactType  string            `json:"artifactType,omitempty"`
+	Config        *Descriptor       `json:"config,omitempty"`
+	Layers        []Descriptor      `json:"layers,omitempty"`
+	Manifests     []Descriptor      `json:"manifests,omitempty"`
+	Subject       *Descriptor       `json:"subject,omitempty"`
+	Annotations   map[string]string `json:"annotations,omitempty"`
 }
 
 const (
@@ -50,8 +62,8 @@ func invalid(format string, args ...any) error {
 	return refusal{http.StatusBadRequest, "MANIFEST_INVALID", fmt.Sprintf(format, args...)}
 }
 
-// parseManifest reads a manifest of a client that gave it that Content-Type.
-func parseManifest(text []byte, contentType string) (m manifest, err error) {
+// ParseManifest reads a manifest whose Content-Type or media type is known; "": take it from the text.
+func ParseManifest(text []byte, contentType string) (m Manifest, err error) {
 	err = bound.JSON(text, &m)
 	if err == nil {
 		err = json.Unmarshal(text, &m)
@@ -84,8 +96,8 @@ func parseManifest(text []byte, contentType string) (m manifest, err error) {
 	return m, nil
 }
 
-// blobs are the parts of an image.
-func (m *manifest) blobs() (all []Descriptor) {
+// Blobs are the parts of an image.
+func (m *Manifest) Blobs() (all []Descriptor) {
 	if m.Config != nil {
 		all = append(all, *m.Config)
 	}
@@ -97,12 +109,12 @@ func (m *manifest) blobs() (all []Descriptor) {
 	return all
 }
 
-func (m *manifest) all() []Descriptor { return slices.Concat(m.blobs(), m.Manifests) }
+func (m *Manifest) all() []Descriptor { return slices.Concat(m.Blobs(), m.Manifests) }
 
 // putManifest stores a manifest under a tag or its digest, and returns its digest.
 func (r *Registry) putManifest(name, reference string, text []byte,
-	contentType string) (digest string, m manifest, err error) {
-	if m, err = parseManifest(text, contentType); err != nil {
+	contentType string) (digest string, m Manifest, err error) {
+	if m, err = ParseManifest(text, contentType); err != nil {
 		return "", m, err
 	}
 	digest = fmt.Sprintf("sha256:%x", sha256.Sum256(text))
@@ -124,7 +136,7 @@ func (r *Registry) putManifest(name, reference string, text []byte,
 	}
 	r.collecting.RLock()
 	defer r.collecting.RUnlock()
-	for _, d := range m.blobs() {
+	for _, d := range m.Blobs() {
 		if !r.refresh(d.Digest) {
 			return "", m, refusal{http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "the hub does not have the blob " + d.Digest}
 		}
@@ -179,7 +191,7 @@ func join(name, reference string) string {
 	return name + ":" + reference
 }
 
-func (r *Registry) readManifest(name, digest string) (m manifest, size int64, err error) {
+func (r *Registry) readManifest(name, digest string) (m Manifest, size int64, err error) {
 	text, err := os.ReadFile(r.blobPath(digest))
 	if err != nil {
 		return m, 0, err
@@ -188,7 +200,7 @@ func (r *Registry) readManifest(name, digest string) (m manifest, size int64, er
 	if err != nil {
 		return m, 0, err
 	}
-	m, err = parseManifest(text, string(mediaType))
+	m, err = ParseManifest(text, string(mediaType))
 	return m, int64(len(text)), err
 }
 

@@ -31,6 +31,23 @@ const (
 	diskReserve  = 256 << 20        // bytes of disk left to the hub's database
 )
 
+// Socket is the path, in the hub's data directory, of the socket at which commands on its machine
+// reach the registry.
+const Socket = "images/registry.sock"
+
+// ParseName splits the name of an image on the hub, such as hub/shop/till:1.2, into repository and
+// tag, which is latest if it is missing.
+func ParseName(image string) (repository, tag string, err error) {
+	repository, tag, has := strings.Cut(strings.TrimPrefix(image, "hub/"), ":")
+	if !has {
+		tag = "latest"
+	}
+	if len(repository) > 255 || !namePattern.MatchString(repository) || !tagPattern.MatchString(tag) {
+		return "", "", fmt.Errorf("%.200q is not a name for an image on the hub: write for example hub/shop/till:1.2", image)
+	}
+	return repository, tag, nil
+}
+
 var (
 	namePattern   = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
 	tagPattern    = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/cli/socket"
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/registry"
 	"flotilla.dev/hub/state"
@@ -73,11 +75,43 @@ func (h *Hub) serveImages(w http.ResponseWriter, q *http.Request) {
 	case !access.Allow(u.Role, verb, "images"):
 		refuse(http.StatusForbidden, "DENIED", fmt.Sprintf("%s has the role %s, which may not push images", u.Name, u.Role))
 	default:
-		h.images.ServeHTTP(w, q)
-		if q.Method == http.MethodPut && strings.Contains(q.URL.Path, "/manifests/") || q.Method == http.MethodDelete {
-			a.Code = http.StatusOK
-			h.Guard.Note(a)
-		}
+		h.changeImages(w, q, a)
+	}
+}
+
+// serveImageSocket serves the registry to commands on this machine. Write permission on the data
+// directory is the authorization.
+func (h *Hub) serveImageSocket(ctx context.Context) error {
+	l, done, err := socket.Listen(filepath.Join(filepath.Dir(h.o.Socket), registry.Socket))
+	if err != nil {
+		return err
+	}
+	defer done()
+	type peer struct{}
+	s := &http.Server{
+		ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, peer{}, socket.Peer(c))
+		},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			who, _ := q.Context().Value(peer{}).(string)
+			h.changeImages(w, q, store.Audit{Who: who, Via: "command line", Verb: "update", Resource: "images",
+				Name: strings.TrimPrefix(q.URL.Path, "/v2/")})
+		}),
+	}
+	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// changeImages answers a request that is allowed. The audit has each manifest that it changes.
+func (h *Hub) changeImages(w http.ResponseWriter, q *http.Request, a store.Audit) {
+	h.images.ServeHTTP(w, q)
+	if q.Method == http.MethodPut && strings.Contains(q.URL.Path, "/manifests/") || q.Method == http.MethodDelete {
+		a.Code = http.StatusOK
+		h.Guard.Note(a)
 	}
 }
 

@@ -347,6 +347,9 @@ func (h *Hub) parts() []func(context.Context) error {
 	if h.images != nil {
 		all = append(all, kept("images", h.runImages))
 	}
+	if h.images != nil && h.o.Socket != "" {
+		all = append(all, kept("image socket", h.serveImageSocket))
+	}
 	if h.history != nil {
 		all = append(all, kept("history", h.history.Run))
 	}

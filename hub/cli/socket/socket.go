@@ -71,7 +71,7 @@ func ask(dir, order string, patience time.Duration) (string, error) {
 	until := time.Now().Add(patience)
 	conn, err := (&net.Dialer{Deadline: until}).Dial("unix", path)
 	if err != nil {
-		return "", fmt.Errorf("reach the hub of %s: %w; is it running?", dir, listen.Cause(err))
+		return "", notReached(dir, err)
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(until)
@@ -101,26 +101,55 @@ func (e noDirectory) Error() string {
 
 func (noDirectory) Is(target error) bool { return target == ErrNoDirectory }
 
+// Listen listens at path, where only this user may connect; call done after l is closed.
+func Listen(path string) (l net.Listener, done func(), err error) {
+	path, done, err = short(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("listen in the data directory: %w", err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		done()
+		return nil, nil, fmt.Errorf("remove the socket of an earlier hub: %w", err)
+	}
+	if l, err = net.Listen("unix", path); err != nil {
+		done()
+		return nil, nil, fmt.Errorf("listen on %s: %w", path, listen.Cause(err))
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		done()
+		return nil, nil, errors.Join(err, l.Close())
+	}
+	return l, done, nil
+}
+
+// Dial connects to the socket of that name of a running hub.
+func Dial(ctx context.Context, dir, name string) (net.Conn, error) {
+	path, done, err := short(filepath.Join(dir, name))
+	if err != nil {
+		return nil, noDirectory{err}
+	}
+	defer done()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, notReached(dir, err)
+	}
+	return conn, nil
+}
+
+func notReached(dir string, err error) error {
+	return fmt.Errorf("reach the hub of %s: %w; is it running?", dir, listen.Cause(err))
+}
+
 // A Handler carries out an order. by is the user that runs the command's process.
 type Handler func(ctx context.Context, by, order string) (answer string, err error)
 
 // Serve carries out orders that arrive at the socket at path, one at a time, until ctx ends.
 func Serve(ctx context.Context, path string, handle Handler) error {
-	path, done, err := short(path)
+	l, done, err := Listen(path)
 	if err != nil {
-		return fmt.Errorf("listen in the data directory: %w", err)
+		return err
 	}
 	defer done()
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the socket of an earlier hub: %w", err)
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", path, listen.Cause(err))
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return errors.Join(err, l.Close())
-	}
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	for {
 		conn, err := l.Accept()
@@ -142,15 +171,15 @@ func serve(ctx context.Context, conn net.Conn, handle Handler) {
 		return
 	}
 	_ = conn.SetDeadline(time.Now().Add(answering))
-	answer, err := handle(ctx, peer(conn), strings.TrimSpace(line))
+	answer, err := handle(ctx, Peer(conn), strings.TrimSpace(line))
 	if err != nil {
 		answer = failed + err.Error()
 	}
 	fmt.Fprintln(conn, answer)
 }
 
-// peer returns the user of the process at the other end, as the kernel reports it.
-func peer(conn net.Conn) string {
+// Peer returns the user of the process at the other end, as the kernel reports it.
+func Peer(conn net.Conn) string {
 	who := "a user with write permission on the data directory"
 	if c, ok := conn.(*net.UnixConn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
