@@ -231,7 +231,9 @@ func (a *Agent) neededImages() map[string]bool {
 	for i := range l.desired.Pods {
 		for _, ref := range podspec.Images(&l.desired.Pods[i]) {
 			if _, err := reference.ParseDockerRef(ref); err == nil { // an invalid name has no image
-				needed[a.c.Policy.ImageOf(ref)] = true
+				for _, name := range a.c.Policy.Sources(ref, l.desired.Mirrors()) {
+					needed[name] = true
+				}
 			}
 		}
 	}

@@ -67,9 +67,14 @@ type Want struct {
 	Sandbox   bool              // any present image will do, and is no event
 	// Stopped lists the agent's stopped containers of an image.
 	Stopped func(ctx context.Context, image string) (ids []string, err error)
+
+	first bool // the registry itself is asked next
 }
 
 func (p *Puller) event(kind, reason string, w Want, format string, args ...any) {
+	if w.first && kind == corev1.EventTypeWarning {
+		return
+	}
 	p.c.Event(kind, reason, w.Sources.Pod, w.Container.Name, format, args...)
 }
 
@@ -83,7 +88,61 @@ func (p *Puller) Bring(ctx context.Context, w Want) (string, error) {
 		p.event(corev1.EventTypeWarning, "InspectFailed", w, "%v", err)
 		return "", plan.NewRunError("InvalidImageName", err)
 	}
-	image := p.c.Policy.ImageOf(c.Image)
+	desired, _ := p.c.Memory.Desired()
+	names := p.c.Policy.Sources(c.Image, desired.Mirrors())
+	if len(names) > 1 && !w.always() {
+		if image := p.present(ctx, w, names); image != "" {
+			names = []string{image}
+		}
+	}
+	if len(names) > 1 {
+		image, err := p.bring(ctx, w.atHub(), names[0])
+		if err == nil || ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable) {
+			return image, err
+		}
+		p.c.Log.Info("the hub does not give an image, which is pulled from its registry", "image", c.Image, "err", err)
+	}
+	image, err := p.bring(ctx, w, names[len(names)-1])
+	if err == nil || len(names) == 1 || ctx.Err() != nil {
+		return image, err
+	}
+	if p.present(ctx, w, names[:1]) == "" {
+		return "", err
+	}
+	old := *w.Container
+	old.ImagePullPolicy = corev1.PullIfNotPresent
+	w.Container = &old
+	return p.bring(ctx, w, names[0])
+}
+
+// present returns the first of an image's names that is on the device, or "".
+func (p *Puller) present(ctx context.Context, w Want, names []string) string {
+	for _, name := range names {
+		found := name
+		if v, signed := p.c.Memory.Verified(name); signed {
+			found = v.Image
+		}
+		if _, present, _ := w.Engine.HasImage(ctx, found); present {
+			return name
+		}
+	}
+	return ""
+}
+
+// always reports whether the registry is asked for a newer image each time.
+func (w Want) always() bool {
+	c := w.Container
+	return !w.Sandbox && (c.ImagePullPolicy == corev1.PullAlways || c.ImagePullPolicy == "" && isLatest(c.Image))
+}
+
+// atHub is w for a first try at the hub, whose failure is no event.
+func (w Want) atHub() Want {
+	w.first = true
+	return w
+}
+
+func (p *Puller) bring(ctx context.Context, w Want, image string) (string, error) {
+	c := w.Container
 	always := c.ImagePullPolicy == corev1.PullAlways || c.ImagePullPolicy == "" && isLatest(c.Image)
 	keys, known := p.c.Policy.Signers(c.Image)
 	if !known { // admission refuses such a pod; this is the second check

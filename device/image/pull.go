@@ -65,7 +65,7 @@ func (p *Puller) pull(ctx context.Context, w Want, image, had string) error {
 		return context.Cause(ctx)
 	case errors.Is(err, engine.ErrUnavailable):
 		return err
-	case had != "":
+	case had != "" && !w.first:
 		p.event(corev1.EventTypeWarning, pullFailedUsePresent, w,
 			"Failed to pull image %q: %v; the image that is on the device is used", w.Container.Image, err)
 		return nil

@@ -346,6 +346,19 @@ func (p Policy) ImageOf(image string) string {
 	if path, ok := strings.CutPrefix(strings.TrimPrefix(image, "docker.io/"), "hub/"); ok && p.Mirror != "" {
 		return p.Mirror + "/" + path
 	}
+	return p.fullName(image)
+}
+
+// Sources returns the names by which the engine may have or pull an image: first at the hub, if one
+// of mirrors names its registry or repository.
+func (p Policy) Sources(image string, mirrors []string) []string {
+	if name, other := policy.HubName(image); other && p.Mirror != "" && p.AllowsMirror(image, mirrors) {
+		return []string{p.Mirror + "/" + name, p.fullName(image)}
+	}
+	return []string{p.ImageOf(image)}
+}
+
+func (p Policy) fullName(image string) string {
 	if p.JudgesImages() {
 		if whole, err := policy.Canonical(image); err == nil {
 			return whole

@@ -128,6 +128,34 @@ func TestTheEngineGetsTheCheckedImageName(t *testing.T) {
 	}
 }
 
+func TestAMirrorIsAskedFirst(t *testing.T) {
+	for _, c := range []struct{ rule, policy, image, want string }{
+		{"an image of a mirrored registry", "", "nginx:1", "at:1/docker.io/library/nginx:1 nginx:1"},
+		{"by its digest", "", "nginx@sha256:" + strings.Repeat("a", 64), "at:1/docker.io/library/nginx@sha256:" +
+			strings.Repeat("a", 64) + " nginx@sha256:" + strings.Repeat("a", 64)},
+		{"a registry with a port", "", "reg.test:5000/app:1", "at:1/reg.test_5000/app:1 reg.test:5000/app:1"},
+		{"a mirrored repository", "", "ghcr.io/acme/app:1", "at:1/ghcr.io/acme/app:1 ghcr.io/acme/app:1"},
+		{"a repository beside it", "", "ghcr.io/acme2/app:1", "ghcr.io/acme2/app:1"},
+		{"an image of the hub itself", "", "hub/app:1", "at:1/app:1"},
+		{"a policy that allows the registry only", "registries: [docker.io/library]", "nginx:1", "docker.io/library/nginx:1"},
+		{"a policy that allows the hub, too", "registries: [docker.io/library, docker.io/hub]", "nginx:1",
+			"at:1/docker.io/library/nginx:1 docker.io/library/nginx:1"},
+	} {
+		p, err := ParsePolicy([]byte(c.policy))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Mirror = "at:1"
+		got := strings.Join(p.Sources(c.image, []string{"docker.io", "reg.test:5000", "ghcr.io/acme"}), " ")
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", c.rule, got, c.want)
+		}
+		if got := p.Sources(c.image, nil); len(got) != 1 || got[0] != p.ImageOf(c.image) {
+			t.Errorf("%s: without rules %s", c.rule, got)
+		}
+	}
+}
+
 func TestAnImageOfTheHubIsPulledFromTheMirror(t *testing.T) {
 	for image, want := range map[string]string{
 		"hub/app:1.2":                 "127.0.0.1:5443/app:1.2",

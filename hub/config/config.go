@@ -33,11 +33,12 @@ type Config struct {
 	HTTPSAddresses []string // host:port of every hub for renewals; empty: the hub at which the device joined
 	// mqtts URLs of the external broker; empty: devices connect to this hub
 	Brokers          []string
-	BrokerPrefix     string // prefix of all topics at the external broker
-	AgentsDir        string // directory of the agents for devices that join
-	ImageQuota       int64  // bytes of images that the hub keeps for its devices; 0 if it keeps none
-	AdvertiseAddress string // host or IP address of the hub for devices and users; "" if derived
-	Discovery        bool   // answer devices that look for a hub on the local network
+	BrokerPrefix     string   // prefix of all topics at the external broker
+	AgentsDir        string   // directory of the agents for devices that join
+	ImageQuota       int64    // bytes of images that the hub keeps for its devices; 0 if it keeps none
+	ImageMirrors     []string // registries or repositories whose images devices pull from this hub if it has them
+	AdvertiseAddress string   // host or IP address of the hub for devices and users; "" if derived
+	Discovery        bool     // answer devices that look for a hub on the local network
 	LogLevel         slog.Level
 	LogFormat        string // text or json
 
@@ -176,6 +177,9 @@ var settings = []setting{
 		},
 		get: func(c *Config) string { return resource.NewQuantity(c.ImageQuota, resource.BinarySI).String() },
 	},
+	list("image-mirrors", "registries", "", "registries, or repositories in one, whose images devices pull from this "+
+		"hub if it has them, and otherwise from the registry, such as docker.io,ghcr.io/acme (default none)",
+		func(c *Config) *[]string { return &c.ImageMirrors }),
 	{
 		name: "log-level", kind: "level", fallback: "info", usage: "lowest level that is logged: debug, info, warn or error",
 		set: func(c *Config, v string) error { return oneOf(v, levels, &c.LogLevel) },

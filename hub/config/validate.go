@@ -46,11 +46,35 @@ func (c *Config) Validate() error {
 			v.wrong("allowed-capabilities", fmt.Sprintf("%q is not a capability; write names such as NET_ADMIN, or ALL", name))
 		}
 	}
+	v.mirrors()
 	v.blocks()
 	v.inventory()
 	v.incidents()
 	return errors.Join(v.mistakes...)
 }
+
+// mirrors checks the rules of mirrors, and removes /* at their end.
+func (v *verdict) mirrors() {
+	for i, place := range v.c.ImageMirrors {
+		place = strings.TrimSuffix(place, "/*")
+		v.c.ImageMirrors[i] = place
+		name, _, _ := strings.Cut(place, ":")
+		if err := policy.ValidMirror(place); err != nil {
+			v.wrong("image-mirrors", err.Error())
+		} else if name == v.c.AdvertiseAddress || name == "localhost" || strings.HasPrefix(name, "127.") {
+			v.wrong("image-mirrors", fmt.Sprintf("%s is this hub itself: pods name its images hub/…", place))
+		}
+	}
+	if n := len(v.c.ImageMirrors); n > maxMirrors {
+		v.wrong("image-mirrors", fmt.Sprintf("there are %d registries; write at most %d", n, maxMirrors))
+	}
+	if len(v.c.ImageMirrors) > 0 && v.c.ImageQuota == 0 {
+		v.wrong("image-mirrors", "this hub keeps no images: its image-quota is 0")
+	}
+}
+
+// maxMirrors is how many mirrors a device accepts in the wire protocol.
+const maxMirrors = 64
 
 type verdict struct {
 	c        *Config

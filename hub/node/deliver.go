@@ -28,6 +28,7 @@ type Deliver struct {
 	encoded *sync.Map
 	lease   time.Duration // default lease interval of devices
 	signing ed25519.PrivateKey
+	images  *wire.Images // of every device; nil: no mirrors
 }
 
 // Touches returns the nodes whose desired state may have changed: the node of a change, or all
@@ -138,6 +139,7 @@ type encoder struct {
 type form struct {
 	profile *fleet.BoardProfile
 	lease   int32
+	images  *wire.Images
 }
 
 // template is an encoded state of a form, with the position of its addresses.
@@ -149,7 +151,7 @@ type template struct {
 
 // desired encodes a desired state. The result is valid until the next call.
 func (e *encoder) desired(d wire.Desired) ([]byte, error) {
-	plain, f := onlyAddresses(d), form{d.Profile, d.LeaseIntervalSeconds}
+	plain, f := onlyAddresses(d), form{d.Profile, d.LeaseIntervalSeconds, d.Images}
 	known, ok := e.forms[f]
 	if plain && ok && bytes.Equal(known.key, d.FirmwareKey) {
 		e.text = append(e.text[:0], known.text[:known.first]...)
@@ -181,6 +183,7 @@ func onlyAddresses(d wire.Desired) bool {
 		return false
 	}
 	d.PodCIDR, d.Profile, d.LeaseIntervalSeconds, d.FirmwareKey = "", nil, 0, nil
+	d.Images = nil
 	d.Pods, d.ConfigMaps, d.Secrets = nil, nil, nil
 	return reflect.ValueOf(d).IsZero()
 }
@@ -236,6 +239,7 @@ func (v Deliver) content(s state.Snapshot, node, digest string) ([]byte, error) 
 func (v Deliver) wantedOf(s state.Snapshot, node string, known profiles) wire.Desired {
 	d := known.desired(s, node)
 	d.LeaseIntervalSeconds = seconds(state.WantedLease(s, node, v.lease))
+	d.Images = v.images
 	if v.signing != nil {
 		d.Firmware = firmwareFor(s, node, v.signing)
 		d.FirmwareKey = v.signing.Public().(ed25519.PublicKey)

@@ -44,6 +44,8 @@ type Config struct {
 	Manual bool
 	// Signing signs boot configurations; nil: no boot configuration is published.
 	Signing ed25519.PrivateKey
+	// Mirrors are registries or repositories whose images devices pull from the hub if it has them.
+	Mirrors []string
 }
 
 // Devices are the devices of a fleet, with the loop that changes the fleet.
@@ -63,6 +65,9 @@ type Devices struct {
 func New(c Config, l control.Config) *Devices {
 	d := &Devices{Config: c, formerGenerations: map[string]int64{},
 		desired: Deliver{encoded: new(sync.Map), lease: c.LeaseInterval, signing: c.Signing}}
+	if len(c.Mirrors) > 0 {
+		d.desired.images = &wire.Images{Mirrors: c.Mirrors}
+	}
 	l.Devices, l.Follows = d, Ended
 	l.Deciders = append(l.Deciders[:len(l.Deciders):len(l.Deciders)], Rematch{c.Profile}, ApplyProfile{}, d.desired)
 	d.Loop = control.New(l)

@@ -20,6 +20,7 @@ import (
 	"flotilla.dev/hub/registry"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/policy"
 )
 
 // openImages opens the image registry, unless the quota is 0.
@@ -217,6 +218,9 @@ func imageUser(s state.Snapshot, image string) string {
 	for _, k := range state.Kinds() {
 		for o := range s.All(k, "") {
 			if spec := state.PodSpecOf(o); spec != nil && slices.ContainsFunc(imagesOf(spec), func(named string) bool {
+				if name, other := policy.HubName(named); other && "hub/"+name == image {
+					return true
+				}
 				named = strings.TrimPrefix(named, "docker.io/")
 				return named == image || named+":latest" == image
 			}) {

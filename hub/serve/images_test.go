@@ -52,7 +52,8 @@ func TestRolesDecideWhoPullsAndPushesImages(t *testing.T) {
 func TestImagesInUseAreFound(t *testing.T) {
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = "shop", "till"
-	pod.Spec.Containers = []corev1.Container{{Name: "a", Image: "hub/till:1.2"}, {Name: "b", Image: "hub/b@sha256:bb"}}
+	pod.Spec.Containers = []corev1.Container{{Name: "a", Image: "hub/till:1.2"}, {Name: "b", Image: "hub/b@sha256:bb"},
+		{Name: "c", Image: "nginx:1"}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{ImageID: "sha256:aa"}}
 	s, _ := state.Apply(state.Empty("test", time.Now()), []state.Change{{Object: pod}})
 	if got := strings.Join(imagesUsed(s), " "); got != "sha256:aa sha256:bb" {
@@ -60,6 +61,9 @@ func TestImagesInUseAreFound(t *testing.T) {
 	}
 	if by := imageUser(s, "hub/till:1.2"); !strings.Contains(by, "shop/till") {
 		t.Errorf("hub/till:1.2 is used by %q", by)
+	}
+	if by := imageUser(s, "hub/docker.io/library/nginx:1"); !strings.Contains(by, "shop/till") {
+		t.Errorf("the mirrored nginx:1 is used by %q", by)
 	}
 	if by := imageUser(s, "hub/till:1.3"); by != "" {
 		t.Errorf("hub/till:1.3 is used by %q", by)

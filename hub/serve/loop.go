@@ -36,7 +36,7 @@ func newLoop(
 ) *node.Devices {
 	return node.New(node.Config{
 		LeaseInterval: cfg.LeaseInterval, Grace: cfg.NodeMonitorGracePeriod, Profile: profileOf, Manual: !cfg.RegisterNode,
-		Signing: signing,
+		Signing: signing, Mirrors: cfg.ImageMirrors,
 	}, control.Config{Store: st, Log: log, Start: start, Deciders: Deciders(cfg)})
 }
 

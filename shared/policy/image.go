@@ -76,6 +76,43 @@ func placeOf(ref reference.Named) string {
 	return host + "/" + reference.Path(ref)
 }
 
+// HubName returns the name by which a hub has an image of another registry: the full name, as a
+// repository, such as docker.io/library/nginx:1.27. ok is false for an image of the hub itself.
+func HubName(image string) (name string, ok bool) {
+	ref, err := reference.ParseDockerRef(image)
+	if err != nil {
+		return "", false
+	}
+	place := placeOf(ref)
+	tail := strings.TrimPrefix(ref.String(), ref.Name())
+	return strings.Replace(place, ":", "_", 1) + tail, !within(place, []string{HubPlace})
+}
+
+// HubPlace is where images of the hub are, as rules name it.
+const HubPlace = "docker.io/hub"
+
+// AllowsMirror reports whether the hub may replace the registry of an image: a rule of a mirror
+// names its registry or repository, and the document allows images of the hub.
+func (d Document) AllowsMirror(image string, mirrors []string) bool {
+	ref, err := reference.ParseDockerRef(image)
+	if err != nil {
+		return false
+	}
+	place := placeOf(ref)
+	return within(place, mirrors) && (len(d.Registries) == 0 || within(HubPlace+"/"+place, d.Registries))
+}
+
+// ValidMirror checks a registry or repository whose images the hub has.
+func ValidMirror(place string) error {
+	if err := validPlace(place); err != nil {
+		return err
+	}
+	if place == "hub" || within(place, []string{HubPlace}) {
+		return fmt.Errorf("%s is the hub itself: its images need no rule", place)
+	}
+	return nil
+}
+
 // within reports whether an image is in one of the registries or repositories, compared by whole
 // path elements.
 func within(name string, places []string) bool {

@@ -18,6 +18,7 @@ const (
 	MaxDepth     = bound.Depth
 	MaxPods      = 1024 // pods in one list
 	MaxVolumes   = 1024 // persistent volumes in one list
+	MaxMirrors   = 64   // registries whose images the hub may have
 	MaxUID       = 128  // bytes of a pod's uid in a device's list
 	MaxReason    = 128  // bytes of an event's reason
 	MaxMessage   = 4096 // bytes of an event's message
@@ -157,6 +158,8 @@ func ParseDesired(data []byte) (Desired, error) {
 		}
 	case len(d.Volumes) > MaxVolumes:
 		err = fmt.Errorf("%d volumes in one list, at most %d are read", len(d.Volumes), MaxVolumes)
+	case len(d.Mirrors()) > MaxMirrors:
+		err = fmt.Errorf("%d mirrors in one list, at most %d are read", len(d.Mirrors()), MaxMirrors)
 	case d.Generation < 0:
 		err = fmt.Errorf("generation is %d, but generations start at 0", d.Generation)
 	case d.Hub == "":

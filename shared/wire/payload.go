@@ -159,6 +159,7 @@ type Desired struct {
 	Profile *fleet.BoardProfile `json:"profile,omitempty"` // the board profile that matches this node
 	// addresses of pods with their own network; empty: the engine chooses
 	PodCIDR  string    `json:"podCIDR,omitempty"`
+	Images   *Images   `json:"images,omitempty"`
 	Firmware *Firmware `json:"firmware,omitempty"` // nil: the hub wants no boot configuration
 	// public Ed25519 key; a device keeps the first key that it receives
 	FirmwareKey          []byte    `json:"firmwareKey,omitempty"`
@@ -167,6 +168,21 @@ type Desired struct {
 	Time                 time.Time `json:"time"`
 	// Dismissed means that the enrolment has ended. All other fields are empty then.
 	Dismissed *Dismissed `json:"dismissed,omitempty"`
+}
+
+// Images says where images come from.
+type Images struct {
+	// Mirrors are registries, or repositories in one, whose images are pulled from the hub if it
+	// has them, such as docker.io.
+	Mirrors []string `json:"mirrors,omitempty"`
+}
+
+// Mirrors returns Images.Mirrors.
+func (d *Desired) Mirrors() []string {
+	if d.Images == nil {
+		return nil
+	}
+	return d.Images.Mirrors
 }
 
 // A Volume is a directory on the device that outlives pods.

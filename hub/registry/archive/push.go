@@ -190,8 +190,7 @@ func (u *push) compress(layer, plain string) (digest string, size int64, err err
 	pr, pw := io.Pipe()
 	sent := &counted{Writer: pw, sum: sha256.New()}
 	go func() {
-		defer panics.Catch("compress a layer")
-		defer pw.Close()
+		defer panics.CatchThen("compress a layer", func(err error) { pw.CloseWithError(err) })
 		pw.CloseWithError(pack(sent, r, layer, plain))
 	}()
 	answer, err = u.must(http.MethodPatch, at, pr, "")

@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/shared/wire"
+)
+
+// An image of a mirrored registry is pulled from the hub, and from the registry if the hub does not
+// have it or is away.
+func TestAnImageIsPulledFromTheHubFirst(t *testing.T) {
+	const atHub, atRegistry = "127.0.0.1:5443/docker.io/library/web:1", "web:1"
+	offer := enginetest.Offer{Size: 1 << 20, Program: toolOrPause}
+	away := enginetest.Offer{Err: errors.New("the hub does not answer")}
+	for _, c := range []struct {
+		rule   string
+		offers map[string]enginetest.Offer
+		local  string // an image that is on the device
+		policy corev1.PullPolicy
+		pulls  string
+	}{
+		{"the hub has it", map[string]enginetest.Offer{atHub: offer, atRegistry: offer}, "", corev1.PullIfNotPresent, atHub},
+		{"the hub does not have it", map[string]enginetest.Offer{atRegistry: offer}, "", corev1.PullIfNotPresent,
+			atHub + " " + atRegistry},
+		{"the hub is away", map[string]enginetest.Offer{atHub: away, atRegistry: offer}, "", corev1.PullIfNotPresent,
+			atHub + " " + atRegistry},
+		{"the registry's is on the device", map[string]enginetest.Offer{atHub: offer}, atRegistry, corev1.PullIfNotPresent, ""},
+		{"the hub's is on the device", map[string]enginetest.Offer{atRegistry: offer}, atHub, corev1.PullIfNotPresent, ""},
+		{"both are away, and the image is on the device", map[string]enginetest.Offer{atHub: away, atRegistry: away}, atRegistry,
+			corev1.PullAlways, atHub + " " + atRegistry},
+		{"both are away, and the hub's image is on the device", map[string]enginetest.Offer{atHub: away, atRegistry: away}, atHub,
+			corev1.PullAlways, atHub + " " + atRegistry},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.end()
+				d.config.Policy.Mirror = "127.0.0.1:5443"
+				d.start()
+				for name, o := range c.offers {
+					d.fake.OfferImage(name, o)
+				}
+				if c.local != "" {
+					d.fake.AddImage(c.local, 1<<20, toolOrPause)
+				}
+				d.fake.Record()
+				pod := makePod("web", "wait")
+				pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = atRegistry, c.policy
+				d.agent.Desired(wire.Desired{Hub: "hub", Generation: 1, Pods: []corev1.Pod{pod},
+					Images: &wire.Images{Mirrors: []string{"docker.io"}}})
+				time.Sleep(10 * time.Second)
+				var pulls []string
+				for _, call := range d.fake.Calls() {
+					if image, is := strings.CutPrefix(call, "Pull "); is && !slices.Contains(pulls, image) {
+						pulls = append(pulls, image)
+					}
+				}
+				if got := strings.Join(pulls, " "); got != c.pulls {
+					t.Errorf("it pulled %q, want %q", got, c.pulls)
+				}
+				d.wantContainers("web/c0#0 running")
+			})
+		})
+	}
+}
