@@ -76,6 +76,7 @@ type Config struct {
 	// hardware.Connected; nil: peripherals are not looked for
 	Connected    func(ctx context.Context, list []fleet.Peripheral, held []string) []hardware.Presence
 	Policy       plan.Policy
+	Images       image.Hub             // says what the hub's images are made of; nil: no hub
 	Seccomp      string                // directory of the device owner's seccomp profiles
 	AppArmor     string                // directory in which the device's owner lists AppArmor profiles
 	Runtimes     []string              // engine runtimes that a RuntimeClass may select, in addition to the default
@@ -179,7 +180,10 @@ func New(c Config) (*Agent, error) {
 		prober: probe.Prober{Dial: c.Dial, HasAddress: c.HasAddress},
 	}
 	a.images = image.NewPuller(image.Config{Policy: c.Policy, Memory: c.Memory, Verify: c.Verify, Event: a.event,
-		Log: c.Log})
+		Log: c.Log, Hub: c.Images, Room: func(ctx context.Context, root string) (int64, bool) {
+			fs := c.Hardware.Measure(ctx, root).ImageFs
+			return fs.Available, fs.Problem == "" && fs.Capacity > 0
+		}})
 	a.requests = request.NewServer(request.Device{Running: a.running, Log: a.logOf, Usage: a.usage,
 		ExecBegan: a.noteExec, ExecEnded: a.forgetExec, Journal: c.Journal, Stopping: a.ended, Logger: c.Log})
 	a.loop.o.Node = plan.Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/mirror"
 	"flotilla.dev/shared/wire"
 )
 
@@ -65,6 +67,72 @@ func TestAnImageIsPulledFromTheHubFirst(t *testing.T) {
 					t.Errorf("it pulled %q, want %q", got, c.pulls)
 				}
 				d.wantContainers("web/c0#0 running")
+			})
+		})
+	}
+}
+
+// hubImage is an image on a hub with one layer.
+type hubImage struct {
+	size    int64
+	missing bool
+}
+
+func (h hubImage) Parts(context.Context, string, string, mirror.Platform) (mirror.Parts, error) {
+	if h.missing {
+		return mirror.Parts{}, mirror.ErrNotFound
+	}
+	return mirror.Parts{Layers: []mirror.Layer{{Digest: "sha256:aa", Size: h.size}}}, nil
+}
+
+func (h hubImage) Unpacked(context.Context, mirror.Parts) ([]string, error) {
+	return []string{"sha256:bb"}, nil
+}
+
+func TestAnImageWithoutRoomIsNotPulled(t *testing.T) {
+	const image = "127.0.0.1:5443/web:1"
+	for _, c := range []struct {
+		rule   string
+		hub    hubImage
+		layers []string // on the device
+		pulls  bool
+		says   string
+	}{
+		{"there is room", hubImage{size: 400 << 20}, nil, true, "Pulling image \"hub/web:1\" (400.0 MiB)"},
+		{"there is no room", hubImage{size: 600 << 20}, nil, false,
+			"it needs at least 1200.0 MiB, and 1024.0 MiB are free"},
+		{"its layer is on the device", hubImage{size: 600 << 20}, []string{"sha256:bb"}, true, "(600.0 MiB)"},
+		{"the hub does not have it", hubImage{missing: true}, nil, false, "the hub does not have it"},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.end()
+				d.config.Policy.Mirror, d.config.Images = "127.0.0.1:5443", c.hub
+				d.start()
+				d.fake.OfferImage("other:1", enginetest.Offer{Layers: c.layers})
+				if err := d.fake.Pull(t.Context(), "other:1", nil, nil); err != nil {
+					t.Fatal(err)
+				}
+				d.fake.OfferImage(image, enginetest.Offer{Size: 1 << 20, Program: toolOrPause})
+				d.fake.Record()
+				pod := makePod("web", "wait")
+				pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = "hub/web:1", corev1.PullIfNotPresent
+				d.desire(1, pod)
+				time.Sleep(10 * time.Minute)
+				if pulled := slices.Contains(d.fake.Calls(), "Pull "+image); pulled != c.pulls {
+					t.Errorf("it was pulled: %t", pulled)
+				}
+				if said := strings.Join(append(d.messagesOf("Failed"), d.messagesOf("Pulling")...), "\n"); !strings.Contains(said, c.says) {
+					t.Errorf("the events say %s; want %q", said, c.says)
+				}
+				if n := len(d.messagesOf("Failed")); n > 1 && !c.hub.missing {
+					t.Errorf("%d events in ten minutes", n)
+				}
+				d.board.set(func(b *board) { b.stats.ImageFs.Available = 10 << 30 })
+				time.Sleep(10 * time.Minute)
+				if !c.hub.missing {
+					d.wantContainers("web/c0#0 running")
+				}
 			})
 		})
 	}

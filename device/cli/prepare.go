@@ -36,6 +36,7 @@ type prepared struct {
 	helper   string
 	mirror   string
 	upgrade  upgradeFlags
+	images   *mirror.Mirror // nil: without a hub
 	grace    grace
 }
 

@@ -15,6 +15,7 @@ import (
 	"flotilla.dev/device/agent"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/image"
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/link"
 	"flotilla.dev/device/memory"
@@ -243,12 +244,18 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 	}
 	p.journal, p.helper, p.status, p.grace = journal, f.bootHelper, f.status, f.grace
 	p.mirror, p.upgrade = f.mirror, f.upgrade
+	var hub image.Hub
+	if p.identity != nil && p.mirror != "" {
+		p.images = mirror.New(p.hubOf(m), log)
+		hub = p.images
+	}
 	board := &machine{where: o.where, periph: &hardware.Periph{}}
 	a, err := agent.New(agent.Config{
 		Node: p.node, Memory: m, Hardware: board, Connected: board.connected,
 		OpenEngine:   func(ctx context.Context) (engine.Engine, error) { return openEngine(ctx, f.engine, stateDir, log) },
 		Watch:        hardware.Watch,
 		Policy:       o.policy,
+		Images:       hub,
 		Seccomp:      f.seccomp,
 		AppArmor:     f.appArmor,
 		Runtimes:     f.runtimes,
@@ -317,8 +324,8 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 	if p.helper != "" {
 		g.Go(func() error { return bootRunner(p.helper, p, a, m, isOnline(l), log).Run(agentCtx) })
 	}
-	if p.identity != nil && p.mirror != "" {
-		g.Go(func() error { return mirror.New(p.hubOf(m), log).Run(agentCtx, p.mirror) })
+	if p.images != nil {
+		g.Go(func() error { return p.images.Run(agentCtx, p.mirror) })
 	}
 	if p.grace.total > 0 {
 		g.Go(func() error { return inhibit(agentCtx, a, p.grace, log) })

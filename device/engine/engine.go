@@ -234,6 +234,8 @@ type Engine interface {
 	Remove(ctx context.Context, id string) error
 	// Images lists the images.
 	Images(ctx context.Context) ([]Image, error)
+	// Layers returns the digests of the unpacked layers of all images. It inspects each of them.
+	Layers(ctx context.Context) (map[string]bool, error)
 	// HasImage reports whether a local image exists, and returns its id.
 	HasImage(ctx context.Context, ref string) (id string, ok bool, err error)
 	// ImageUser returns the user of a local image as its author wrote it: a name or uid, optionally

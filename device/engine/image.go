@@ -140,6 +140,24 @@ func hasRegistry(ref string) bool {
 	return strings.HasPrefix(ref, "sha256:") || more && (first == "localhost" || strings.ContainsAny(first, ".:"))
 }
 
+func (a *api) Layers(ctx context.Context) (map[string]bool, error) {
+	list, err := a.client().ImageList(ctx, client.ImageListOptions{})
+	if err != nil {
+		return nil, explain(err, "list", "images")
+	}
+	layers := map[string]bool{}
+	for _, item := range list.Items {
+		found, err := a.client().ImageInspect(ctx, item.ID)
+		if err != nil {
+			continue // it is damaged, or gone
+		}
+		for _, l := range found.RootFS.Layers {
+			layers[l] = true
+		}
+	}
+	return layers, nil
+}
+
 func (a *api) HasImage(ctx context.Context, ref string) (string, bool, error) {
 	found, ok, err := a.findImage(ctx, ref)
 	return found.id, ok, err

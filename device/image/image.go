@@ -39,13 +39,16 @@ const (
 type Verify func(ctx context.Context, image string, keys []policy.Key, c signature.Credentials) (signature.Verified,
 	error)
 
-// Config is what a Puller needs; all fields are required.
+// Config is what a Puller needs; all fields but Hub are required.
 type Config struct {
 	Policy plan.Policy
 	Memory *memory.Memory
 	Verify Verify
 	Event  func(kind, reason string, pod *corev1.Pod, container, format string, args ...any)
 	Log    *slog.Logger
+	// Room returns the free bytes of the disk with that directory of the engine.
+	Room func(ctx context.Context, engineRoot string) (free int64, known bool)
+	Hub  Hub // nil: there is none
 }
 
 // A Puller brings images.
@@ -54,6 +57,7 @@ type Puller struct {
 	pulling chan struct{} // a slot for each pull
 	silent  untilTimes    // registries that do not answer
 	renewed untilTimes    // images that were damaged
+	noRoom  untilTimes    // images of which an event said that the disk has no room
 }
 
 // NewPuller makes a Puller.

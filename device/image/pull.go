@@ -70,7 +70,12 @@ func (p *Puller) pull(ctx context.Context, w Want, image, had string) error {
 			"Failed to pull image %q: %v; the image that is on the device is used", w.Container.Image, err)
 		return nil
 	}
-	p.event(corev1.EventTypeWarning, "Failed", w, "Failed to pull image %q: %v", w.Container.Image, err)
+	if !errors.Is(err, errNoRoom) || !p.noRoom.has(image) && !w.first {
+		p.event(corev1.EventTypeWarning, "Failed", w, "Failed to pull image %q: %v", w.Container.Image, err)
+	}
+	if errors.Is(err, errNoRoom) && !w.first {
+		p.noRoom.set(image, noRoomTime)
+	}
 	return plan.NewRunError(errImagePull, err)
 }
 
@@ -105,7 +110,15 @@ func (p *Puller) pullInTurn(ctx context.Context, w Want, image, had string) erro
 			cancel(errNoAnswer)
 		}
 	})
-	p.event(corev1.EventTypeNormal, "Pulling", w, "Pulling image %q", w.Container.Image)
+	size, err := p.sizeOf(ctx, w.Engine, ref)
+	if err != nil {
+		return err
+	}
+	about := ""
+	if size > 0 {
+		about = " (" + mebibytes(size) + ")"
+	}
+	p.event(corev1.EventTypeNormal, "Pulling", w, "Pulling image %q%s", w.Container.Image, about)
 	began, answered := time.Now(), false
 	report := p.progress(w, began)
 	err = withEach(pulling, credentials(w.Sources, image), func(auth *engine.RegistryAuth) error {

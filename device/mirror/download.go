@@ -22,7 +22,7 @@ func (m *Mirror) Download(ctx context.Context, path string, offset, size int64, 
 		switch {
 		case err != nil:
 		case answer.StatusCode == http.StatusPartialContent || answer.StatusCode == http.StatusOK && offset == 0:
-			answer.Body = limited{io.LimitReader(answer.Body, size-offset), answer.Body}
+			answer.Body = bounded{io.LimitReader(answer.Body, size-offset), answer.Body}
 			n, readErr, writeErr := pass(w, answer.Body)
 			if offset += n; n > 0 {
 				progress = time.Now()
@@ -50,8 +50,8 @@ func (m *Mirror) Download(ctx context.Context, path string, offset, size int64, 
 	}
 }
 
-// limited bounds a body.
-type limited struct {
+// A bounded body ends at a size.
+type bounded struct {
 	io.Reader
 	io.Closer
 }

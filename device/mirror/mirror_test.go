@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -174,5 +175,47 @@ func TestADownloadGoesOnWhereTheLineBreaks(t *testing.T) {
 	}
 	if err := m.Download(t.Context(), "/install/x", 0, 100, io.Discard); err == nil {
 		t.Error("a file that is shorter than it should be was accepted")
+	}
+}
+
+func TestThePartsOfAnImage(t *testing.T) {
+	hub := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		switch strings.TrimPrefix(q.URL.Path, "/v2/shop/till/") {
+		case "manifests/1":
+			_, _ = io.WriteString(w, `{"manifests":[{"digest":"arm6","platform":{"os":"linux","architecture":"arm","variant":"v6"}},
+				{"digest":"arm7","platform":{"os":"linux","architecture":"arm","variant":"v7"}},
+				{"digest":"about","platform":{"os":"unknown","architecture":"unknown"}}]}`)
+		case "manifests/arm7":
+			_, _ = io.WriteString(w, `{"config":{"digest":"conf"},"layers":[{"digest":"a","size":3},{"digest":"b","size":4}]}`)
+		case "manifests/big":
+			_, _ = w.Write(bytes.Repeat([]byte(" "), 5<<20))
+		case "blobs/conf":
+			_, _ = io.WriteString(w, `{"rootfs":{"diff_ids":["x","y"]}}`)
+		default:
+			refuse(w, http.StatusNotFound, "MANIFEST_UNKNOWN", "no")
+		}
+	}))
+	defer hub.Close()
+	config := hub.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.ServerName = "example.com"
+	m := New(func() (Hub, error) {
+		return Hub{Addresses: []string{strings.TrimPrefix(hub.URL, "https://")}, TLS: config}, nil
+	}, slog.New(slog.DiscardHandler))
+	parts, err := m.Parts(t.Context(), "shop/till", "1", Platform{"arm", "v7"})
+	if err != nil || parts.Size() != 7 {
+		t.Fatalf("%+v, %v", parts, err)
+	}
+	if ids, err := m.Unpacked(t.Context(), parts); err != nil || strings.Join(ids, " ") != "x y" {
+		t.Errorf("unpacked %v, %v", ids, err)
+	}
+	for reference, of := range map[string]Platform{"1": {"riscv64", ""}, "2": {"arm", "v7"}} {
+		if _, err := m.Parts(t.Context(), "shop/till", reference, of); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s for %v: %v", reference, of, err)
+		}
+	}
+	for _, bad := range []string{"big", "sha256:" + strings.Repeat("0", 64)} {
+		if _, err := m.Parts(t.Context(), "shop/till", bad, Platform{"arm", "v7"}); err == nil {
+			t.Errorf("%s was accepted", bad)
+		}
 	}
 }

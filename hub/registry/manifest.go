@@ -140,6 +140,11 @@ func (r *Registry) putManifest(name, reference string, text []byte,
 		if !r.refresh(d.Digest) {
 			return "", m, refusal{http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "the hub does not have the blob " + d.Digest}
 		}
+		// devices compare the sizes with their free space
+		if info, err := os.Stat(r.blobPath(d.Digest)); err == nil && info.Size() != d.Size {
+			return "", m, refusal{http.StatusBadRequest, "SIZE_INVALID", fmt.Sprintf("the blob %s has %d bytes, not %d",
+				d.Digest, info.Size(), d.Size)}
+		}
 	}
 	for _, d := range m.Manifests {
 		if _, err := os.Stat(r.manifestPath(name, d.Digest)); err != nil {

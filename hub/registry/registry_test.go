@@ -166,6 +166,9 @@ func TestBadRequestsAreRefusedAndChangeNothing(t *testing.T) {
 	blob := "hello"
 	right := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(blob)))
 	wrong := "sha256:" + strings.Repeat("0", 64)
+	if code, _, text := do(t, "POST", "http://"+at+"/v2/app/blobs/uploads/?digest="+right, blob); code != 201 {
+		t.Fatal(text)
+	}
 	for _, c := range []struct {
 		rule, method, path, body string
 		status                   int
@@ -180,6 +183,8 @@ func TestBadRequestsAreRefusedAndChangeNothing(t *testing.T) {
 		{"a manifest without parts", "PUT", "/v2/app/manifests/1", "{}", 400, "neither config nor manifests"},
 		{"a manifest whose blobs are missing", "PUT", "/v2/app/manifests/1",
 			`{"config":{"digest":"` + wrong + `","size":5}}`, 400, "does not have the blob"},
+		{"an image whose blob has another size", "PUT", "/v2/app/manifests/1",
+			`{"config":{"digest":"` + right + `","size":6}}`, 400, "has 5 bytes, not 6"},
 		{"a manifest under another digest", "PUT", "/v2/app/manifests/" + wrong,
 			`{"config":{"digest":"` + right + `","size":5}}`, 400, "not " + wrong},
 		{"an index whose manifests are missing", "PUT", "/v2/app/manifests/1",

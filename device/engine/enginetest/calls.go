@@ -253,6 +253,21 @@ func (t *Fake) Images(ctx context.Context) ([]engine.Image, error) {
 	return list, nil
 }
 
+// Layers implements engine.Engine.
+func (t *Fake) Layers(ctx context.Context) (map[string]bool, error) {
+	if err := t.enter(ctx, "Layers", "engine"); err != nil {
+		return nil, err
+	}
+	defer t.mu.Unlock()
+	layers := map[string]bool{}
+	for _, i := range t.images {
+		for _, l := range i.layers {
+			layers[l] = true
+		}
+	}
+	return layers, nil
+}
+
 func (t *Fake) inUse(i *image) bool {
 	return slices.ContainsFunc(t.containers, func(c *instance) bool { return c.image == i })
 }

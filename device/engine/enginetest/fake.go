@@ -76,6 +76,7 @@ type Offer struct {
 	Auth    *engine.RegistryAuth // required credentials
 	Program Program              // nil: the zero Play
 	Tree    []Entry              // files of the image
+	Layers  []string             // digests of its unpacked layers
 }
 
 // An Entry is a file of an image, as in package tar.
@@ -110,6 +111,7 @@ type image struct {
 	user    string
 	program Program
 	tree    []Entry
+	layers  []string
 	damaged bool
 }
 
@@ -152,7 +154,7 @@ func (t *Fake) SetImageUser(ref, user string) { t.do(func() { t.images[ref].user
 
 func (t *Fake) addImage(ref string, o Offer) {
 	id := cmp.Or(o.ID, fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref))))
-	t.images[ref] = &image{ref: ref, id: id, size: o.Size, program: o.Program, tree: o.Tree}
+	t.images[ref] = &image{ref: ref, id: id, size: o.Size, program: o.Program, tree: o.Tree, layers: o.Layers}
 }
 
 // OfferImage adds an image to the registry.
