@@ -62,6 +62,8 @@ type loop struct {
 	messages              map[string]string // termination messages by container id; copied on change
 	images                []engine.Image
 	imagesAt              time.Time
+	preparations          []*preparation
+	preparing             bool // an image is being pulled in advance
 	listingImages         bool
 	heldSteps             []heldStep // failed steps that wait for their next attempt
 	report                *hardware.Report
@@ -189,6 +191,7 @@ func (a *Agent) cycle(now time.Time) time.Time {
 	at(a.pollEngine(now))
 	at(a.measureDue(now))
 	at(a.lookForPeripherals(now))
+	at(a.prepareImages(now))
 	if l.report != nil { // set before the first step, because containers may read these values
 		l.o.Node.Offers = hardware.Resources(l.report.Devices, l.desired.Profile, l.peripherals.connected()...)
 		l.o.Node.Allocatable = hardware.NodeStatus(*l.report, a.limits(), hardware.Software{}, l.o.Node.Offers...).Allocatable

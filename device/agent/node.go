@@ -138,7 +138,7 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	}
 	st = hardware.NodeStatus(*l.report, a.limits(), soft, l.o.Node.Offers...)
 	st.DeclaredFeatures = []string{fleet.FeatureEphemeralContainers}
-	st.Images, st.RuntimeHandlers = imagesOf(l.images), runtimeHandlers(a.c.Runtimes, l.info)
+	st.Images, st.RuntimeHandlers = l.preparedImages(imagesOf(l.images)), runtimeHandlers(a.c.Runtimes, l.info)
 	l.health = hardware.Health(*l.report, l.health, now)
 	st.Conditions = slices.Concat(l.conditions, l.health)
 	st.Conditions = append(st.Conditions, l.networkCondition())

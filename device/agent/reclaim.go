@@ -237,5 +237,10 @@ func (a *Agent) neededImages() map[string]bool {
 			}
 		}
 	}
+	for _, p := range l.preparations {
+		for _, name := range a.c.Policy.Sources(p.of.Image, l.desired.Mirrors()) {
+			needed[name] = true
+		}
+	}
 	return needed
 }

@@ -79,7 +79,11 @@ func (p *Puller) event(kind, reason string, w Want, format string, args ...any) 
 	if w.first && kind == corev1.EventTypeWarning {
 		return
 	}
-	p.c.Event(kind, reason, w.Sources.Pod, w.Container.Name, format, args...)
+	pod := w.Sources.Pod
+	if pod.Name == "" { // the image is pulled in advance
+		pod = nil
+	}
+	p.c.Event(kind, reason, pod, w.Container.Name, format, args...)
 }
 
 // Bring makes an image present, by the container's pull policy, and returns the name to run it by.

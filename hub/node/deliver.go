@@ -78,6 +78,10 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 		if state.SiteLease(old) != state.SiteLease(next) {
 			return []state.Subject{{Key: c.Key}}
 		}
+	case state.Deployments, state.DaemonSets:
+		if state.PrepullChanged(c.Old, c.New) {
+			return []state.Subject{{Key: c.Key}}
+		}
 	case state.ConfigMaps, state.Secrets, state.BoardProfiles:
 		return []state.Subject{{Key: c.Key}}
 	}
@@ -211,6 +215,10 @@ func concerned(s state.Snapshot, subjects []state.Subject) (nodes []string) {
 					nodes = append(nodes, n.Name)
 				}
 			}
+		case state.Deployments, state.DaemonSets:
+			if o := s.Get(q.Key); o != nil {
+				nodes = append(nodes, nodesOf(s, o)...)
+			}
 		default:
 			for p := range s.Pods(q.Namespace) {
 				references(p, func(k state.Key) {
@@ -223,6 +231,19 @@ func concerned(s state.Snapshot, subjects []state.Subject) (nodes []string) {
 	}
 	slices.Sort(nodes)
 	return slices.Compact(nodes)
+}
+
+// nodesOf returns the nodes of a workload's pods.
+func nodesOf(s state.Snapshot, o state.Object) (nodes []string) {
+	for p := range s.Owned(o.GetUID(), state.Pods) {
+		if node := p.(*corev1.Pod).Spec.NodeName; node != "" {
+			nodes = append(nodes, node)
+		}
+	}
+	for rs := range s.Owned(o.GetUID(), state.ReplicaSets) {
+		nodes = append(nodes, nodesOf(s, rs)...)
+	}
+	return nodes
 }
 
 // content returns the encoded desired state of a node, from the cache if possible.
@@ -239,7 +260,12 @@ func (v Deliver) content(s state.Snapshot, node, digest string) ([]byte, error) 
 func (v Deliver) wantedOf(s state.Snapshot, node string, known profiles) wire.Desired {
 	d := known.desired(s, node)
 	d.LeaseIntervalSeconds = seconds(state.WantedLease(s, node, v.lease))
+	switch {
+	case d.Images == nil:
 	d.Images = v.images
+	case v.images != nil:
+		d.Images.Mirrors = v.images.Mirrors
+	}
 	if v.signing != nil {
 		d.Firmware = firmwareFor(s, node, v.signing)
 		d.FirmwareKey = v.signing.Public().(ed25519.PublicKey)

@@ -17,6 +17,7 @@ func Desired(s state.Snapshot, node string) wire.Desired { return profiles{}.des
 func (known profiles) desired(s state.Snapshot, node string) wire.Desired {
 	d := wire.Desired{Pods: []corev1.Pod{}, ConfigMaps: []corev1.ConfigMap{}, Secrets: []corev1.Secret{}}
 	var configs, secrets map[state.Key]bool
+	var prepare []wire.Preparation
 	for p := range s.PodsOn(node) {
 		if configs == nil {
 			configs, secrets = map[state.Key]bool{}, map[state.Key]bool{}
@@ -29,6 +30,18 @@ func (known profiles) desired(s state.Snapshot, node string) wire.Desired {
 				configs[k] = true
 			}
 		})
+		if t := state.PrepullTemplate(s, p); t != nil {
+			for _, image := range state.NewImages(t, p) {
+				of := wire.Preparation{Namespace: p.Namespace, Image: image}
+				for _, ref := range t.Spec.ImagePullSecrets {
+					of.PullSecrets = append(of.PullSecrets, ref.Name)
+					secrets[state.Key{Kind: state.Secrets, Namespace: p.Namespace, Name: ref.Name}] = true
+				}
+				if len(prepare) < wire.MaxPrepare && !slices.ContainsFunc(prepare, of.Equal) {
+					prepare = append(prepare, of)
+				}
+			}
+		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(configs), byName) {
 		if cm, ok := s.Get(k).(*corev1.ConfigMap); ok {
@@ -39,6 +52,10 @@ func (known profiles) desired(s state.Snapshot, node string) wire.Desired {
 		if sec, ok := s.Get(k).(*corev1.Secret); ok {
 			d.Secrets = append(d.Secrets, corev1.Secret{ObjectMeta: name(sec), Data: sec.Data, Type: sec.Type})
 		}
+	}
+	d.Images = &wire.Images{Prepare: prepare}
+	if len(prepare) == 0 {
+		d.Images = nil
 	}
 	d.Volumes = volumesFor(s, node)
 	if n := s.Node(node); n != nil {

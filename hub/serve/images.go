@@ -116,22 +116,6 @@ func (h *Hub) changeImages(w http.ResponseWriter, q *http.Request, a store.Audit
 	}
 }
 
-// imagesOf returns the images that a pod spec names.
-func imagesOf(spec *corev1.PodSpec) (all []string) {
-	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
-		all = append(all, c.Image)
-	}
-	for _, c := range spec.EphemeralContainers {
-		all = append(all, c.Image)
-	}
-	for _, v := range spec.Volumes {
-		if v.Image != nil {
-			all = append(all, v.Image.Reference)
-		}
-	}
-	return all
-}
-
 // imagesUsed returns the digests of images that pods run or workloads name, without duplicates. A
 // pod's status has the digest of the image's configuration, which is the engine's id of the image.
 func imagesUsed(s state.Snapshot) (digests []string) {
@@ -143,7 +127,7 @@ func imagesUsed(s state.Snapshot) (digests []string) {
 	for _, k := range state.Kinds() {
 		for o := range s.All(k, "") {
 			if spec := state.PodSpecOf(o); spec != nil {
-				for _, image := range imagesOf(spec) {
+				for _, image := range state.ImagesOf(spec) {
 					add(image)
 				}
 			}
@@ -217,7 +201,7 @@ func (h *Hub) removeImage(image string) (string, error) {
 func imageUser(s state.Snapshot, image string) string {
 	for _, k := range state.Kinds() {
 		for o := range s.All(k, "") {
-			if spec := state.PodSpecOf(o); spec != nil && slices.ContainsFunc(imagesOf(spec), func(named string) bool {
+			if spec := state.PodSpecOf(o); spec != nil && slices.ContainsFunc(state.ImagesOf(spec), func(named string) bool {
 				if name, other := policy.HubName(named); other && "hub/"+name == image {
 					return true
 				}

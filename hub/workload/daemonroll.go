@@ -106,6 +106,9 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 			away++
 		}
 	}
+	if surge == 0 {
+		sound = slices.DeleteFunc(sound, func(sp spot) bool { return d.waitsForImages(sp.node, sp.old) })
+	}
 	// Replacing pods that are not ready costs no availability, so the budget does not limit it.
 	many := gone - away
 	if surge > 0 {

@@ -41,6 +41,8 @@ type rollout struct {
 	refused     string                  // why the new ReplicaSet may not be created
 	stopping    []*corev1.Pod           // old pods that must stop before the first new one is created
 	stuck       string                  // why stopping may not end, if that is new
+	news        string                  // about images that are pulled in advance
+	newsReason  string
 }
 
 // deployment takes the next steps of a Deployment's rollout.
@@ -57,6 +59,9 @@ func (p *pass) deployment(k state.Key, orphans []state.Object) {
 	}
 	r.surge, r.gone = r.bounds()
 	r.gather(orphans)
+	if before.Status.ObservedGeneration != before.Generation {
+		r.dropCondition(imagesPulled) // it may be about another template
+	}
 	if before.DeletionTimestamp == nil {
 		r.pausedCondition()
 		switch {
@@ -290,6 +295,13 @@ func (r *rollout) write() {
 	c := state.Put(r.d, "")
 	if r.stuck != "" {
 		c = waitChange(r.d, r.stuck, string(state.PodUnreachable), "deployment-controller")
+	}
+	if r.news != "" {
+		c = state.Put(r.d, fmt.Sprintf("%s: %s", state.Display(r.d), r.news)).Event(r.newsReason)
+		if r.newsReason == prepullTimedOut {
+			c = c.Warning(r.newsReason)
+		}
+		c.Message, c.Source = r.news, "deployment-controller"
 	}
 	if r.refused != "" && !slices.ContainsFunc(r.before.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
 		return c.Reason == replicaSetRefused

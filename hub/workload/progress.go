@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -216,4 +217,110 @@ func (r *rollout) dropCondition(t appsv1.DeploymentConditionType) {
 		}
 	}
 	r.d.Status.Conditions = kept
+}
+
+// imagesPulled is the condition, which Kubernetes lacks, of a rollout whose new images are pulled
+// before a pod is stopped.
+const imagesPulled = appsv1.DeploymentConditionType("ImagesPulled")
+
+// Reasons of the condition, and of its events.
+const (
+	prepulling      = "Prepulling"
+	prepullTimedOut = "PrepullTimedOut"
+)
+
+// prepullTime is how long a rollout without a progress deadline waits for images.
+const prepullTime = 10 * time.Minute
+
+// holdForImages reports whether no old pod may stop yet: a device with one does not have the new
+// images. It waits for the progress deadline at most, and not for devices that do not answer.
+func (r *rollout) holdForImages() bool {
+	nodes := r.withoutImages()
+	if len(nodes) == 0 {
+		r.dropCondition(imagesPulled)
+		return false
+	}
+	most := prepullTime
+	if r.hasDeadline() {
+		most = time.Duration(*r.d.Spec.ProgressDeadlineSeconds) * time.Second
+	}
+	began := r.condition(imagesPulled) == nil
+	if began {
+		r.setCondition(imagesPulled, corev1.ConditionFalse, prepulling, "")
+	}
+	c := r.condition(imagesPulled)
+	if c.Reason == prepullTimedOut {
+		return false
+	}
+	names := strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
+	if more := len(nodes) - maxNamed; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	c.Message = fmt.Sprintf("The new images are pulled on %s before a pod is stopped", names)
+	at := c.LastUpdateTime.Add(most)
+	if r.now.Before(at) {
+		if began {
+			r.news, r.newsReason = c.Message, prepulling
+		}
+		r.wake(state.KeyOf(r.before), at)
+		return true
+	}
+	r.news = fmt.Sprintf("The new images are not on %s after %s; the rollout goes on without them", names, most)
+	r.newsReason = prepullTimedOut
+	r.setCondition(imagesPulled, corev1.ConditionFalse, prepullTimedOut, r.news)
+	return false
+}
+
+// withoutImages returns the nodes with old pods that lack an image of the template, by name.
+func (r *rollout) withoutImages() (nodes []string) {
+	if !state.WantsPrepull(r.d, &r.d.Spec.Template) {
+		return nil
+	}
+	for _, rs := range r.old {
+		for o := range r.s.Owned(rs.UID, state.Pods) {
+			pod := o.(*corev1.Pod)
+			n := r.s.Node(pod.Spec.NodeName)
+			if active(pod) && n != nil && !silent(n) && !state.HasImages(n, state.NewImages(&r.d.Spec.Template, pod)) {
+				nodes = append(nodes, n.Name)
+			}
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// prepulled adds the Deployments and DaemonSets that may have waited for images of a node.
+func (p *pass) prepulled(w *work, node string) {
+	for pod := range p.s.PodsOn(node) {
+		if state.PrepullTemplate(p.s, pod) == nil {
+			continue
+		}
+		for _, q := range appendController(nil, pod) {
+			if q.Kind == state.DaemonSets {
+				w.daemon(q.Key).nodes[node] = true
+				continue
+			}
+			if rs := p.s.Get(q.Key); rs != nil {
+				for _, d := range appendController(nil, rs) {
+					w.add(d.Key)
+				}
+			}
+		}
+	}
+}
+
+// waitsForImages reports whether a DaemonSet's pod must not be replaced yet, since its node does not
+// have the new images. It waits for prepullTime after the template has changed.
+func (d *daemon) waitsForImages(node string, pod *corev1.Pod) bool {
+	t := &d.ds.Spec.Template
+	if !state.WantsPrepull(d.ds, t) || state.HasImages(d.s.Node(node), state.NewImages(t, pod)) {
+		return false
+	}
+	all := d.revisions(d.ds)
+	at := all[len(all)-1].CreationTimestamp.Add(prepullTime)
+	if !d.now.Before(at) {
+		return false
+	}
+	d.wakeTurn(d.key, at)
+	return true
 }

@@ -78,7 +78,9 @@ func (r *rollout) roll() {
 			return
 		}
 	}
+	if !r.holdForImages() {
 	r.shrinkOld()
+	}
 }
 
 // born reports whether the ReplicaSet is created in this pass.
@@ -113,6 +115,9 @@ func (r *rollout) shrinkOld() {
 // recreate removes all old pods before it creates new pods.
 func (r *rollout) recreate() {
 	r.syncRevision(false)
+	if r.holdForImages() {
+		return
+	}
 	shrunk := false
 	for _, rs := range r.old {
 		if replicasOf(rs) > 0 {

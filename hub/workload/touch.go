@@ -25,6 +25,7 @@ const (
 	partReach    = "Reach"    // of a node: its Ready condition has become Unknown, or known again
 	partSize     = "Size"     // of a workload: its number of pods, or its controller, has changed
 	partLost     = "Lost"     // of a pod: its quarantine is over
+	partImages   = "Images"   // of a node: it has other images
 	partMore     = "More"     // of a kind: there is a new object
 )
 
@@ -105,6 +106,9 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		if !sameForDaemons(old, next) {
 			part(partDaemons)
 		}
+		if old != nil && next != nil && !slices.EqualFunc(old.Status.Images, next.Status.Images, sameNames) {
+			part(partImages)
+		}
 	case state.Namespaces:
 		if c.Old != nil && c.New != nil && (!maps.Equal(c.Old.GetLabels(), c.New.GetLabels()) || specChanged(c.Old, c.New)) {
 			part(partLabels)
@@ -165,6 +169,8 @@ func sameForDaemons(old, next *corev1.Node) bool {
 		maps.Equal(old.Labels, next.Labels) &&
 		slices.EqualFunc(old.Spec.Taints, next.Spec.Taints, state.SameTaint)
 }
+
+func sameNames(a, b corev1.ContainerImage) bool { return slices.Equal(a.Names, b.Names) }
 
 // The subjects for whole kinds.
 var (

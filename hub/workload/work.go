@@ -139,6 +139,7 @@ func (p *pass) part(w *work, q state.Subject) {
 		for pod := range p.s.PodsOn(q.Name) {
 			p.addWaiting(w, pod)
 		}
+		p.prepulled(w, q.Name)
 	case partSize: // recount all budgets: finding those of the workload costs as much
 		for b := range state.Each[*policyv1.PodDisruptionBudget](p.s, state.PodDisruptionBudgets, q.Namespace) {
 			w.budgets[state.KeyOf(b)] = true
@@ -163,6 +164,8 @@ func (p *pass) part(w *work, q state.Subject) {
 		for j := range state.Each[*batchv1.Job](p.s, state.Jobs, q.Name) {
 			w.add(state.KeyOf(j))
 		}
+	case partImages:
+		p.prepulled(w, q.Name)
 	case partLost:
 		w.lost[q.Key] = true
 	default: // a node's name

@@ -19,6 +19,10 @@ const (
 	// admission.
 	RuntimeHandlerAnnotation = "flotilla.dev/runtime-handler"
 
+	// AnnotationPrepull of a Deployment or DaemonSet, or of its pod template: "true" pulls new images
+	// on the devices of old pods before these are stopped.
+	AnnotationPrepull = "flotilla.dev/prepull"
+
 	// FeatureEphemeralContainers is declared by an agent that can add containers to running pods.
 	FeatureEphemeralContainers = "EphemeralContainers"
 

@@ -19,6 +19,7 @@ const (
 	MaxPods      = 1024 // pods in one list
 	MaxVolumes   = 1024 // persistent volumes in one list
 	MaxMirrors   = 64   // registries whose images the hub may have
+	MaxPrepare   = 40   // images to pull in advance; a status names 50 images
 	MaxUID       = 128  // bytes of a pod's uid in a device's list
 	MaxReason    = 128  // bytes of an event's reason
 	MaxMessage   = 4096 // bytes of an event's message
@@ -160,6 +161,8 @@ func ParseDesired(data []byte) (Desired, error) {
 		err = fmt.Errorf("%d volumes in one list, at most %d are read", len(d.Volumes), MaxVolumes)
 	case len(d.Mirrors()) > MaxMirrors:
 		err = fmt.Errorf("%d mirrors in one list, at most %d are read", len(d.Mirrors()), MaxMirrors)
+	case d.Images != nil && len(d.Images.Prepare) > MaxPrepare:
+		err = fmt.Errorf("%d images to prepare in one list, at most %d are read", len(d.Images.Prepare), MaxPrepare)
 	case d.Generation < 0:
 		err = fmt.Errorf("generation is %d, but generations start at 0", d.Generation)
 	case d.Hub == "":

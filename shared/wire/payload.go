@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -175,6 +176,20 @@ type Images struct {
 	// Mirrors are registries, or repositories in one, whose images are pulled from the hub if it
 	// has them, such as docker.io.
 	Mirrors []string `json:"mirrors,omitempty"`
+	// Prepare are images to pull before a pod needs them. The status names those that are there.
+	Prepare []Preparation `json:"prepare,omitempty"`
+}
+
+// A Preparation is an image to pull in advance.
+type Preparation struct {
+	Image       string   `json:"image"`
+	Namespace   string   `json:"namespace,omitempty"` // of the pull secrets
+	PullSecrets []string `json:"pullSecrets,omitempty"`
+}
+
+// Equal reports whether two preparations are the same.
+func (p Preparation) Equal(q Preparation) bool {
+	return p.Image == q.Image && p.Namespace == q.Namespace && slices.Equal(p.PullSecrets, q.PullSecrets)
 }
 
 // Mirrors returns Images.Mirrors.
