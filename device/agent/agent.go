@@ -183,7 +183,7 @@ func New(c Config) (*Agent, error) {
 		Log: c.Log, Hub: c.Images, Room: func(ctx context.Context, root string) (int64, bool) {
 			fs := c.Hardware.Measure(ctx, root).ImageFs
 			return fs.Available, fs.Problem == "" && fs.Capacity > 0
-		}})
+		}, Pulling: a.pulling})
 	a.requests = request.NewServer(request.Device{Running: a.running, Log: a.logOf, Usage: a.usage,
 		ExecBegan: a.noteExec, ExecEnded: a.forgetExec, Journal: c.Journal, Stopping: a.ended, Logger: c.Log})
 	a.loop.o.Node = plan.Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}
@@ -350,6 +350,15 @@ func (a *Agent) post(f func()) {
 	case a.inbox <- f:
 	case <-a.ended:
 	}
+}
+
+// pulling shows the progress of a container's pull in its status.
+func (a *Agent) pulling(pod types.UID, container, progress string) {
+	a.post(func() {
+		if r := a.loop.o.Pods[pod]; r != nil {
+			r.ContainerOf(container).Pulling = progress
+		}
+	})
 }
 
 // event logs an event and sends it to the hub. With a nil pod, it is an event of the node.

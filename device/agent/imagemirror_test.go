@@ -85,6 +85,8 @@ func (h hubImage) Parts(context.Context, string, string, mirror.Platform) (mirro
 	return mirror.Parts{Layers: []mirror.Layer{{Digest: "sha256:aa", Size: h.size}}}, nil
 }
 
+func (h hubImage) Passed(string) int64 { return 0 }
+
 func (h hubImage) Unpacked(context.Context, mirror.Parts) ([]string, error) {
 	return []string{"sha256:bb"}, nil
 }
@@ -136,4 +138,26 @@ func TestAnImageWithoutRoomIsNotPulled(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAPodsStatusShowsHowMuchOfItsImageHasCome(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.fake.OfferImage("web:1", enginetest.Offer{Size: 100 << 20, Delay: 40 * time.Second, Tells: time.Second,
+			Program: toolOrPause})
+		pod := makePod("web", "wait")
+		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = "web:1", corev1.PullIfNotPresent
+		d.desire(1, pod)
+		changes := d.podChanges()
+		time.Sleep(21 * time.Second)
+		st := d.wantPhase("web", corev1.PodPending, "").ContainerStatuses[0]
+		if st.State.Waiting == nil || !strings.HasPrefix(st.State.Waiting.Message, "pulling image: ") ||
+			!strings.HasSuffix(st.State.Waiting.Message, " of 100.0 MiB") {
+			t.Errorf("it is %+v", st.State)
+		}
+		if n := d.podChanges() - changes; n > 4 {
+			t.Errorf("its status changed %d times in 21 s", n)
+		}
+		time.Sleep(30 * time.Second)
+		d.wantContainers("web/c0#0 running")
+	})
 }

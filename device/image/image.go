@@ -16,6 +16,7 @@ import (
 
 	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/memory"
@@ -49,6 +50,9 @@ type Config struct {
 	// Room returns the free bytes of the disk with that directory of the engine.
 	Room func(ctx context.Context, engineRoot string) (free int64, known bool)
 	Hub  Hub // nil: there is none
+	// Pulling receives the progress of a container's pull, at intervals of at least progressTime; "":
+	// it has ended.
+	Pulling func(pod types.UID, container, progress string)
 }
 
 // A Puller brings images.

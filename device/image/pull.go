@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -120,7 +121,8 @@ func (p *Puller) pullInTurn(ctx context.Context, w Want, image, had string) erro
 	}
 	p.event(corev1.EventTypeNormal, "Pulling", w, "Pulling image %q%s", w.Container.Image, about)
 	began, answered := time.Now(), false
-	report := p.progress(w, began)
+	report, done := p.progress(w, ref, size, began)
+	defer done()
 	err = withEach(pulling, credentials(w.Sources, image), func(auth *engine.RegistryAuth) error {
 		return w.Engine.Pull(pulling, image, auth, func(now engine.Progress) {
 			if now.Layers > 0 && !answered {
@@ -144,19 +146,54 @@ func (p *Puller) pullInTurn(ctx context.Context, w Want, image, had string) erro
 	return err
 }
 
-// progress reports a long pull as an event after half a minute, then at doubling intervals of at
-// most ten minutes.
-func (p *Puller) progress(w Want, began time.Time) func(engine.Progress) {
+// progressTime is the shortest interval between two reports in the pod's status.
+const progressTime = 10 * time.Second
+
+// progress reports a long pull in the pod's status, and as an event after half a minute, then at
+// doubling intervals of at most ten minutes. size is that of an image of the hub, else 0. Call done
+// at its end.
+func (p *Puller) progress(w Want, image reference.Named, size int64, began time.Time) (told func(engine.Progress),
+	done func()) {
 	const first, longest = 30 * time.Second, 10 * time.Minute
-	wait, last := first, began
-	return func(at engine.Progress) {
-		now := time.Now()
-		if at.Layers == 0 || now.Sub(last) < wait {
+	var mu sync.Mutex
+	var at engine.Progress
+	passed := func() int64 { return 0 }
+	if size > 0 { // Podman does not say how much has come
+		passed = func() int64 { return p.c.Hub.Passed(reference.Path(image)) }
+	}
+	before, wait, last := passed(), first, began
+	report := func() {
+		mu.Lock()
+		now := at
+		mu.Unlock()
+		n, of := max(now.Bytes, passed()-before), max(now.Total, size)
+		if of == 0 {
 			return
 		}
-		wait, last = min(2*wait, longest), now
-		p.event(corev1.EventTypeNormal, "Pulling", w, "Pulling image %q: %.1f of %.1f MiB, %d of %d layers, since %s",
-			w.Container.Image, float64(at.Bytes)/(1<<20), float64(at.Total)/(1<<20), at.Done, at.Layers,
-			now.Sub(began).Round(time.Second))
+		text := fmt.Sprintf("%.1f of %.1f MiB", float64(min(n, of))/(1<<20), float64(of)/(1<<20))
+		p.c.Pulling(w.Sources.Pod.UID, w.Container.Name, "pulling image: "+text)
+		if t := time.Now(); t.Sub(last) >= wait {
+			wait, last = min(2*wait, longest), t
+			p.event(corev1.EventTypeNormal, "Pulling", w, "Pulling image %q: %s, %d of %d layers, since %s",
+				w.Container.Image, text, now.Done, now.Layers, t.Sub(began).Round(time.Second))
+		}
 	}
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-end:
+				p.c.Pulling(w.Sources.Pod.UID, w.Container.Name, "")
+				return
+			case <-time.After(progressTime):
+				report()
+			}
+		}
+	}()
+	return func(now engine.Progress) {
+		mu.Lock()
+		at = now
+		mu.Unlock()
+	}, func() { close(end); <-ended }
 }

@@ -17,6 +17,8 @@ import (
 type Hub interface {
 	Parts(ctx context.Context, name, reference string, of mirror.Platform) (mirror.Parts, error)
 	Unpacked(ctx context.Context, p mirror.Parts) ([]string, error)
+	// Passed returns the bytes of blobs of an image that the engine has received since the start.
+	Passed(name string) int64
 }
 
 // errNoRoom is the error of an image for which the disk has no room.

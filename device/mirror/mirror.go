@@ -20,6 +20,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -41,11 +42,14 @@ type Mirror struct {
 	hub    func() (Hub, error)
 	log    *slog.Logger
 	client *http.Client
+
+	mu     sync.Mutex
+	passed map[string]int64 // bytes of blobs by repository
 }
 
 // New makes a mirror; hub is called for each connection.
 func New(hub func() (Hub, error), log *slog.Logger) *Mirror {
-	m := &Mirror{hub: hub, log: log}
+	m := &Mirror{hub: hub, log: log, passed: map[string]int64{}}
 	m.client = &http.Client{Transport: &http.Transport{
 		DialTLSContext: m.dial, ResponseHeaderTimeout: headerWait, MaxIdleConnsPerHost: 4, IdleConnTimeout: headerWait,
 	}}
@@ -99,10 +103,36 @@ func (m *Mirror) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 	w.WriteHeader(answer.StatusCode)
 	whole := answer.StatusCode == http.StatusOK && answer.ContentLength >= 0 && strings.Contains(q.URL.Path, "/blobs/")
-	if err := m.copy(w, q, answer, whole); err != nil {
+	var to io.Writer = w
+	if name, _, is := strings.Cut(q.URL.Path, "/blobs/"); is && answer.StatusCode < 300 {
+		to = passing{w, m, strings.TrimPrefix(name, "/v2/")}
+	}
+	if err := m.copy(to, q, answer, whole); err != nil {
 		m.log.Warn("an image of the hub did not arrive whole", "path", q.URL.Path, "err", err)
 		panic(http.ErrAbortHandler) // the engine tries again
 	}
+}
+
+// Passed returns the bytes of blobs of a repository that the engine has received since the start.
+func (m *Mirror) Passed(name string) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.passed[name]
+}
+
+// passing counts what passes.
+type passing struct {
+	io.Writer
+	m    *Mirror
+	name string
+}
+
+func (p passing) Write(b []byte) (int, error) {
+	n, err := p.Writer.Write(b)
+	p.m.mu.Lock()
+	p.m.passed[p.name] += int64(n)
+	p.m.mu.Unlock()
+	return n, err
 }
 
 func refuse(w http.ResponseWriter, status int, code, message string) {

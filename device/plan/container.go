@@ -27,6 +27,7 @@ type ContainerRecord struct {
 	Image         string
 	Limits        engine.Limits // limits from the first list and later updates
 	LimitsUnknown bool          // Limits may be outdated
+	Pulling       string        // progress of the pull of its image; empty: none is known
 	Refused       *Refusal
 
 	StartedAt time.Time // by the engine's clock, only for the status
