@@ -98,6 +98,7 @@ var mayImport = map[string][]string{
 	"device/plan":              {"device/pause", "device/engine", "device/hardware", "device/podspec", "device/probe", "shared/fleet", "shared/policy", "shared/wire"},
 	"device/request":           {"device/engine", "shared/wire"},
 	"device/image":             {"device/engine", "device/memory", "device/plan", "device/podspec", "device/signature", "shared/fleet", "shared/policy", "device/mirror"},
+	"device/mirror":            {"shared/wire"},
 	"device/agent":             {"device/image", "device/request", "device/podspec", "device/probe", "device/volume", "shared/fsync", "shared/fleet", "shared/policy", "shared/wire", "shared/bound", "device/engine", "device/hardware", "device/memory", "device/signature", "device/pause", "device/plan"},
 	"device/cli":               {"device/agent", "device/request", "device/engine", "device/firmware", "device/hardware", "device/join", "device/link", "device/logind", "device/memory", "device/mirror", "device/plan", "device/podspec", "device/upgrade", "device/volume", "shared/bound", "shared/commands", "shared/discovery", "shared/fleet", "shared/policy", "shared/resident", "shared/wire", "device/boothelper", "device/image"},
 	"device/signature":         {"shared/policy"},

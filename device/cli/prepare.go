@@ -129,7 +129,11 @@ func (p prepared) hubOf(m *memory.Memory) func() (mirror.Hub, error) {
 				addresses = append(addresses, h)
 			}
 		}
-		return mirror.Hub{Addresses: addresses, TLS: conf}, nil
+		h := mirror.Hub{Addresses: addresses, TLS: conf}
+		if last.Images != nil {
+			h.PeerKey = last.Images.PeerKey
+		}
+		return h, nil
 	}
 }
 

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"flotilla.dev/device/agent"
 	"flotilla.dev/device/engine"
@@ -41,6 +44,8 @@ type runFlags struct {
 	bootHelper               string // the helper's socket
 	mirror                   string // listener's address
 	upgrade                  upgradeFlags
+	peerPort, peerCache      string
+	cacheLimit               int64  // peerCache in bytes
 	grace                    grace  // how long pods may take to end before a shutdown
 	hub, node, site          string // for the development listener
 	labels, taints           []string
@@ -101,6 +106,11 @@ func runCommand() *cobra.Command {
 	fl.StringVar(&f.mirror, "image-mirror", "127.0.0.1:5443",
 		"loopback address at which the container engine pulls the hub's images, which pods name hub/…; empty: they "+
 			"cannot be used")
+	fl.StringVar(&f.peerPort, "peer-port", "5444",
+		"port at which this device serves layers of the hub's images to devices of its site, while the site has "+
+			"shareImages; empty: it does not")
+	fl.StringVar(&f.peerCache, "peer-cache", "1Gi",
+		"most space of the state directory for layers that are served to other devices, each for a day")
 	fl.StringVar(&f.hub, "hub", "",
 		"development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
 	fl.StringVar(&f.node, "node-name", "",
@@ -160,6 +170,14 @@ func runAgent(ctx context.Context, f runFlags) error {
 		return usagef("--image-mirror %q is not a loopback address with a port, such as 127.0.0.1:5443", f.mirror)
 	}
 	policy.Mirror = f.mirror
+	if port, err := strconv.ParseUint(f.peerPort, 10, 16); f.peerPort != "" && (err != nil || port == 0) {
+		return usagef("--peer-port %q is not a port, such as 5444", f.peerPort)
+	}
+	limit, err := resource.ParseQuantity(f.peerCache)
+	if err != nil || limit.Sign() < 0 {
+		return usagef("--peer-cache %q is not a size, such as 1Gi", f.peerCache)
+	}
+	f.cacheLimit = limit.Value()
 	ips, err := hardware.ParseAddresses(f.nodeIP)
 	if err != nil {
 		return usagef("--node-ip: %w", err)
@@ -248,6 +266,11 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 	if p.identity != nil && p.mirror != "" {
 		p.images = mirror.New(p.hubOf(m), log)
 		hub = p.images
+		if f.peerPort != "" && f.cacheLimit > 0 {
+			if err := p.images.Share(filepath.Join(stateDir, "shared-images"), f.cacheLimit, f.peerPort); err != nil {
+				log.Warn("images are not shared with other devices", "err", err)
+			}
+		}
 	}
 	board := &machine{where: o.where, periph: &hardware.Periph{}}
 	a, err := agent.New(agent.Config{
@@ -326,6 +349,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 	}
 	if p.images != nil {
 		g.Go(func() error { return p.images.Run(agentCtx, p.mirror) })
+		g.Go(func() error { return p.images.RunPeers(agentCtx) })
 	}
 	if p.grace.total > 0 {
 		g.Go(func() error { return inhibit(agentCtx, a, p.grace, log) })

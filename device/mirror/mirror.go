@@ -2,7 +2,8 @@
 //
 // It passes requests for images on to the hub with the device's certificate, so that the engine
 // needs neither credentials nor the hub's certificate authority, and continues a download where the
-// line broke. It never stores an image. Package cli runs it beside the agent; package plan maps the
+// line broke. If the site's devices share images, it keeps blobs for a while, and serves them to its
+// neighbours; else it stores nothing. Package cli runs it beside the agent; package plan maps the
 // names of the hub's images to its address.
 package mirror
 
@@ -22,6 +23,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"flotilla.dev/shared/wire"
 )
 
 // How long the mirror waits for the hub.
@@ -35,6 +38,7 @@ const (
 type Hub struct {
 	Addresses []string // host:port of HTTPS; several hubs of one database
 	TLS       *tls.Config
+	PeerKey   []byte // of the site, whose devices serve blobs to each other; nil: they do not
 }
 
 // A Mirror is an http.Handler.
@@ -42,16 +46,25 @@ type Mirror struct {
 	hub    func() (Hub, error)
 	log    *slog.Logger
 	client *http.Client
+	peers  *http.Client // for neighbours
+	cache  cache
+	port   string // at which neighbours are served; "": nothing is shared
 
-	mu     sync.Mutex
-	passed map[string]int64 // bytes of blobs by repository
+	mu      sync.Mutex
+	passed  map[string]int64 // bytes of blobs by repository
+	fetches map[string]*fetch
+	bad     map[string]time.Time // neighbours that are not asked until then
 }
 
 // New makes a mirror; hub is called for each connection.
 func New(hub func() (Hub, error), log *slog.Logger) *Mirror {
-	m := &Mirror{hub: hub, log: log, passed: map[string]int64{}}
+	m := &Mirror{hub: hub, log: log, passed: map[string]int64{}, fetches: map[string]*fetch{},
+		bad: map[string]time.Time{}}
 	m.client = &http.Client{Transport: &http.Transport{
 		DialTLSContext: m.dial, ResponseHeaderTimeout: headerWait, MaxIdleConnsPerHost: 4, IdleConnTimeout: headerWait,
+	}}
+	m.peers = &http.Client{Transport: &http.Transport{
+		DialTLSContext: m.dialPeer, ResponseHeaderTimeout: headerWait, IdleConnTimeout: headerWait,
 	}}
 	return m
 }
@@ -89,6 +102,15 @@ func (m *Mirror) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			"the mirror only serves images of the hub; push them to the hub")
 		return
 	}
+	var to io.Writer = w
+	name, digest, blob := strings.Cut(q.URL.Path, "/blobs/")
+	if blob {
+		to = passing{w, m, strings.TrimPrefix(name, "/v2/")}
+	}
+	if blob && q.Method == http.MethodGet && digestPattern.MatchString(digest) && m.sharing() != nil &&
+		m.serveShared(w, to, q, digest) {
+		return
+	}
 	answer, err := m.ask(q, 0)
 	if err != nil {
 		refuse(w, http.StatusBadGateway, "UNKNOWN", err.Error())
@@ -103,9 +125,8 @@ func (m *Mirror) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 	w.WriteHeader(answer.StatusCode)
 	whole := answer.StatusCode == http.StatusOK && answer.ContentLength >= 0 && strings.Contains(q.URL.Path, "/blobs/")
-	var to io.Writer = w
-	if name, _, is := strings.Cut(q.URL.Path, "/blobs/"); is && answer.StatusCode < 300 {
-		to = passing{w, m, strings.TrimPrefix(name, "/v2/")}
+	if answer.StatusCode >= http.StatusMultipleChoices {
+		to = w
 	}
 	if err := m.copy(to, q, answer, whole); err != nil {
 		m.log.Warn("an image of the hub did not arrive whole", "path", q.URL.Path, "err", err)
@@ -156,6 +177,11 @@ func (m *Mirror) ask(q *http.Request, offset int64) (*http.Response, error) {
 		}
 		r.Header["Accept"] = q.Header["Accept"]
 		r.Header.Set("Accept-Encoding", "identity")
+		for _, name := range []string{wire.HeaderPeerPort, wire.HeaderNotFrom} {
+			if v := q.Header.Get(name); v != "" {
+				r.Header.Set(name, v)
+			}
+		}
 		if offset > 0 {
 			r.Header.Set("Range", "bytes="+strconv.FormatInt(offset, 10)+"-")
 		} else if v := q.Header.Get("Range"); v != "" {

@@ -64,7 +64,7 @@ func (m *Mirror) Parts(ctx context.Context, name, reference string, of Platform)
 	defer cancel()
 	for range 3 { // an index of indexes is rare
 		var read manifest
-		if err := m.fetch(ctx, "/v2/"+name+"/manifests/"+reference, &read); err != nil {
+		if err := m.readJSON(ctx, "/v2/"+name+"/manifests/"+reference, &read); err != nil {
 			return Parts{}, err
 		}
 		if len(read.Manifests) == 0 {
@@ -96,15 +96,15 @@ func (m *Mirror) Unpacked(ctx context.Context, p Parts) ([]string, error) {
 			DiffIDs []string `json:"diff_ids"`
 		}
 	}
-	err := m.fetch(ctx, "/v2/"+p.name+"/blobs/"+p.config, &config)
+	err := m.readJSON(ctx, "/v2/"+p.name+"/blobs/"+p.config, &config)
 	if err == nil && len(config.RootFS.DiffIDs) != len(p.Layers) {
 		err = errors.New("the image's configuration has another number of layers")
 	}
 	return config.RootFS.DiffIDs, err
 }
 
-// fetch reads a small JSON object of the hub. It checks the digest, if the path ends with one.
-func (m *Mirror) fetch(ctx context.Context, path string, into any) error {
+// readJSON reads a small JSON object of the hub. It checks the digest, if the path ends with one.
+func (m *Mirror) readJSON(ctx context.Context, path string, into any) error {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return err

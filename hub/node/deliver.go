@@ -3,6 +3,7 @@ package node
 import (
 	"bytes"
 	"crypto/ed25519"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -75,7 +76,7 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 	case state.Sites:
 		old, _ := c.Old.(*fleet.Site)
 		next, _ := c.New.(*fleet.Site)
-		if state.SiteLease(old) != state.SiteLease(next) {
+		if state.SiteLease(old) != state.SiteLease(next) || sharesImages(old) != sharesImages(next) {
 			return []state.Subject{{Key: c.Key}}
 		}
 	case state.Deployments, state.DaemonSets:
@@ -183,6 +184,9 @@ func onlyAddresses(d wire.Desired) bool {
 	if d.PodCIDR == "" || strings.Trim(d.PodCIDR, "0123456789abcdefABCDEF:./") != "" { // JSON does not escape these
 		return false
 	}
+	if d.Images != nil && (d.Images.PeerKey != nil || len(d.Images.Prepare) > 0) {
+		return false
+	}
 	if d.Pods == nil || d.ConfigMaps == nil || d.Secrets == nil || len(d.Pods)+len(d.ConfigMaps)+len(d.Secrets) > 0 {
 		return false
 	}
@@ -260,11 +264,18 @@ func (v Deliver) content(s state.Snapshot, node, digest string) ([]byte, error) 
 func (v Deliver) wantedOf(s state.Snapshot, node string, known profiles) wire.Desired {
 	d := known.desired(s, node)
 	d.LeaseIntervalSeconds = seconds(state.WantedLease(s, node, v.lease))
+	common := v.images
+	if n := s.Node(node); n != nil && v.signing != nil && sharesImages(s.Site(state.SiteOf(n))) {
+		common = &wire.Images{PeerKey: v.peerKey(state.SiteOf(n))}
+		if v.images != nil {
+			common.Mirrors = v.images.Mirrors
+		}
+	}
 	switch {
 	case d.Images == nil:
-	d.Images = v.images
-	case v.images != nil:
-		d.Images.Mirrors = v.images.Mirrors
+		d.Images = common
+	case common != nil:
+		d.Images.Mirrors, d.Images.PeerKey = common.Mirrors, common.PeerKey
 	}
 	if v.signing != nil {
 		d.Firmware = firmwareFor(s, node, v.signing)
@@ -272,6 +283,15 @@ func (v Deliver) wantedOf(s state.Snapshot, node string, known profiles) wire.De
 	}
 	d.Upgrade = upgradeFor(s, node)
 	return d
+}
+
+func sharesImages(site *fleet.Site) bool { return site != nil && site.Spec.ShareImages }
+
+// peerKey returns the secret by which devices of a site recognize each other.
+func (v Deliver) peerKey(site string) []byte {
+	h := hmac.New(sha256.New, v.signing.Seed())
+	h.Write([]byte("peers of site " + site))
+	return h.Sum(nil)
 }
 
 // forget clears the cache.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"crypto/ed25519"
 	"fmt"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
 )
 
 func TestADeviceIsToldWhichImagesToPullInAdvance(t *testing.T) {
@@ -47,5 +49,28 @@ func TestADeviceIsToldWhichImagesToPullInAdvance(t *testing.T) {
 	}
 	if len(Deliver{}.Touches(state.Applied{Key: state.KeyOf(d), Old: old, New: d})) == 0 {
 		t.Error("the end of the annotation concerns no node")
+	}
+}
+
+func TestDevicesOfASiteThatSharesImagesHaveItsKey(t *testing.T) {
+	v := Deliver{signing: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), images: &wire.Images{Mirrors: []string{"m"}}}
+	s := state.Empty("test", time.Unix(0, 0))
+	keys := map[string]bool{}
+	for _, name := range []string{"oslo", "bergen", "off"} {
+		site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.SiteSpec{ShareImages: name != "off"}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: name}}}
+		s, _ = state.Apply(s, []state.Change{{Object: site}, {Object: node}})
+		d := v.wantedOf(s, name, profiles{})
+		if shares := d.Images.PeerKey != nil; shares != site.Spec.ShareImages || len(d.Images.Mirrors) != 1 {
+			t.Errorf("%s: %+v", name, d.Images)
+		}
+		keys[string(d.Images.PeerKey)] = true
+	}
+	if len(keys) != 3 {
+		t.Error("two sites have the same key")
+	}
+	off, on := &fleet.Site{}, &fleet.Site{Spec: fleet.SiteSpec{ShareImages: true}}
+	if len(v.Touches(state.Applied{Key: state.Key{Kind: state.Sites, Name: "oslo"}, Old: off, New: on})) != 1 {
+		t.Error("the setting concerns no node")
 	}
 }

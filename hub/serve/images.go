@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/policy"
+	"flotilla.dev/shared/wire"
 )
 
 // openImages opens the image registry, unless the quota is 0.
@@ -76,8 +78,53 @@ func (h *Hub) serveImages(w http.ResponseWriter, q *http.Request) {
 	case !access.Allow(u.Role, verb, "images"):
 		refuse(http.StatusForbidden, "DENIED", fmt.Sprintf("%s has the role %s, which may not push images", u.Name, u.Role))
 	default:
+		if u.Role == access.Device && h.sendToPeers(w, q, u.Name) {
+			return
+		}
 		h.changeImages(w, q, a)
 	}
+}
+
+// sendToPeers names devices of the same site from which a device may pull a blob, if its site
+// shares images and one of them has asked before. Then it has answered.
+func (h *Hub) sendToPeers(w http.ResponseWriter, q *http.Request, node string) bool {
+	_, digest, blob := strings.Cut(q.URL.Path, "/blobs/")
+	port, err := strconv.ParseUint(q.Header.Get(wire.HeaderPeerPort), 10, 16)
+	if !blob || q.Method != http.MethodGet || err != nil || !h.images.Has(digest) {
+		return false
+	}
+	s := h.Loop.Snapshot()
+	address := func(node string) string {
+		if n := s.Node(node); n != nil {
+			for _, a := range n.Status.Addresses {
+				if a.Type == corev1.NodeInternalIP {
+					return net.JoinHostPort(a.Address, strconv.FormatUint(port, 10))
+				}
+			}
+		}
+		return ""
+	}
+	n, mine := s.Node(node), address(node)
+	if n == nil || mine == "" || len(q.Header.Get(wire.HeaderNotFrom)) > 4096 {
+		return false
+	}
+	site := state.SiteOf(n)
+	if of := s.Site(site); of == nil || !of.Spec.ShareImages {
+		return false
+	}
+	failed := strings.Split(q.Header.Get(wire.HeaderNotFrom), ",")
+	peers := h.peers.Ask(site, registry.Device{Node: node, Address: mine}, digest, h.Loop.Now(),
+		func(d registry.Device) bool {
+			of := s.Node(d.Node)
+			return of != nil && state.SiteOf(of) == site && state.ReadyOf(of) == corev1.ConditionTrue &&
+				!slices.Contains(failed, d.Address)
+		})
+	if len(peers) == 0 {
+		return false
+	}
+	w.Header().Set(wire.HeaderPeers, strings.Join(peers, ","))
+	w.WriteHeader(http.StatusNoContent)
+	return true
 }
 
 // serveImageSocket serves the registry to commands on this machine. Write permission on the data

@@ -92,6 +92,7 @@ type Hub struct {
 	storedURL string                 // the URL that commands read
 	depot     *install.Depot
 	images    *registry.Registry // nil: the quota is 0
+	peers     registry.Peers     // devices that share images
 	inventory *inventory.Reader  // nil: not configured
 	renewals  *enrolment.Renewer
 	notifier  *notify.Notifier

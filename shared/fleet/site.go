@@ -35,6 +35,9 @@ type SiteSpec struct {
 
 	DisruptionPolicy DisruptionPolicy `json:"disruptionPolicy,omitempty"`
 	Maintenance      *Maintenance     `json:"maintenance,omitempty"`
+
+	// ShareImages lets the site's devices pull layers of the hub's images from each other.
+	ShareImages bool `json:"shareImages,omitempty"`
 }
 
 // A DisruptionPolicy is the rule for a fully disrupted site while another site has ready nodes:

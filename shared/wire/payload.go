@@ -178,6 +178,8 @@ type Images struct {
 	Mirrors []string `json:"mirrors,omitempty"`
 	// Prepare are images to pull before a pod needs them. The status names those that are there.
 	Prepare []Preparation `json:"prepare,omitempty"`
+	// PeerKey is the secret of the site's devices, which share layers of images; empty: they do not.
+	PeerKey []byte `json:"peerKey,omitempty"`
 }
 
 // A Preparation is an image to pull in advance.
