@@ -165,6 +165,9 @@ func TestADamagedBlobOfANeighbourIsPulledFromTheHub(t *testing.T) {
 	s := newSite(t, 1<<20)
 	first, url := s.device("site")
 	s.wantBlob(url)
+	for namesIn(t, first.cache.dir) != strings.TrimPrefix(s.name, "sha256:") { // it is kept a moment later
+		time.Sleep(time.Millisecond)
+	}
 	if err := os.WriteFile(first.cache.file(s.name), bytes.Repeat([]byte("x"), 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
