@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -9,7 +11,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/registry"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
 )
 
 // Docker sends an API token as the password of a basic login. The role of the token's user decides
@@ -67,5 +72,65 @@ func TestImagesInUseAreFound(t *testing.T) {
 	}
 	if by := imageUser(s, "hub/till:1.3"); by != "" {
 		t.Errorf("hub/till:1.3 is used by %q", by)
+	}
+}
+
+func TestADeviceIsSentToANeighbourThatHasABlob(t *testing.T) {
+	hub, people := wholeHub(t)
+	blob := "hello"
+	digest := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(blob)))
+	do := func(who, method, path, body string, headers ...string) *httptest.ResponseRecorder {
+		t.Helper()
+		q := httptest.NewRequest(method, "https://127.0.0.1"+path, strings.NewReader(body))
+		people[who](q)
+		for i := 0; i+1 < len(headers); i += 2 {
+			q.Header.Set(headers[i], headers[i+1])
+		}
+		w := httptest.NewRecorder()
+		hub.Handler().ServeHTTP(w, q)
+		return w
+	}
+	if w := do("operator", "POST", "/v2/app/blobs/uploads/?digest="+digest, blob); w.Code != http.StatusCreated {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	share := func(on bool) {
+		t.Helper()
+		_, err := hub.Loop.Do(t.Context(), func(s state.Snapshot, _ time.Time) (all []state.Change, err error) {
+			for i, name := range []string{"pi-0", "pi-1"} {
+				n := &corev1.Node{}
+				n.Name, n.Labels = name, map[string]string{corev1.LabelTopologyZone: "oslo"}
+				n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprint("192.0.2.", i)}}
+				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+				all = append(all, state.Put(n, ""))
+			}
+			site := &fleet.Site{Spec: fleet.SiteSpec{ShareImages: on}}
+			site.Name = "oslo"
+			return append(all, state.Put(site, "")), nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	share(true)
+	first := registry.Device{Node: "pi-0", Address: "192.0.2.0:5444"}
+	hub.peers.Ask("oslo", first, digest, time.Now(), func(registry.Device) bool { return true })
+	for _, c := range []struct {
+		rule    string
+		shares  bool
+		who     string
+		headers []string
+		peers   string
+	}{
+		{"a device that shares", true, "device", []string{wire.HeaderPeerPort, "5444"}, "192.0.2.0:5444"},
+		{"an older agent", true, "device", nil, ""},
+		{"a neighbour that failed", true, "device", []string{wire.HeaderPeerPort, "5444", wire.HeaderNotFrom, "192.0.2.0:5444"}, ""},
+		{"a user", true, "viewer", []string{wire.HeaderPeerPort, "5444"}, ""},
+		{"a site that does not share", false, "device", []string{wire.HeaderPeerPort, "5444"}, ""},
+	} {
+		share(c.shares)
+		w := do(c.who, "GET", "/v2/app/blobs/"+digest, "", c.headers...)
+		if got := w.Header().Get(wire.HeaderPeers); got != c.peers || (w.Body.String() == blob) != (c.peers == "") {
+			t.Errorf("%s: sent to %q, %d %q", c.rule, got, w.Code, w.Body)
+		}
 	}
 }
