@@ -61,8 +61,11 @@ func (f *fetch) release() {
 	}
 }
 
-// under returns the fetch of a blob that is on its way, with one reader more; nil: there is none.
-func (m *Mirror) under(digest string) *fetch {
+// find returns a blob that is there or on its way, with one reader more; nil: it is neither.
+func (m *Mirror) find(digest string) *fetch {
+	if f := m.cache.find(digest); f != nil {
+		return f
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f := m.fetches[digest]
@@ -76,10 +79,7 @@ func (m *Mirror) under(digest string) *fetch {
 
 // serveShared serves a blob from the cache, or fetches it into the cache. False: it is not kept.
 func (m *Mirror) serveShared(w http.ResponseWriter, to io.Writer, q *http.Request, digest string) bool {
-	if m.cache.serve(writer{w, to}, q, digest) {
-		return true
-	}
-	f := m.under(digest)
+	f := m.find(digest)
 	if f == nil {
 		var err error
 		if f, err = m.begin(q.URL.Path, digest); err != nil {
@@ -89,14 +89,6 @@ func (m *Mirror) serveShared(w http.ResponseWriter, to io.Writer, q *http.Reques
 	}
 	return m.follow(w, to, q, f)
 }
-
-// writer is an answer whose body goes through to.
-type writer struct {
-	http.ResponseWriter
-	to io.Writer
-}
-
-func (w writer) Write(p []byte) (int, error) { return w.to.Write(p) }
 
 // begin starts to fetch a blob; the caller is its first reader.
 func (m *Mirror) begin(path, digest string) (*fetch, error) {

@@ -151,9 +151,8 @@ func (m *Mirror) serveNeighbour(w http.ResponseWriter, q *http.Request) {
 		refuse(w, http.StatusNotFound, "NAME_UNKNOWN", "only blobs are served here")
 	case key == nil || !hmac.Equal([]byte(given), []byte(proof(key, digest))):
 		refuse(w, http.StatusForbidden, "DENIED", "only devices of the same site are served")
-	case m.cache.serve(w, q, digest):
 	default:
-		f := m.under(digest)
+		f := m.find(digest)
 		if f == nil {
 			refuse(w, http.StatusNotFound, "BLOB_UNKNOWN", "this device does not have it")
 			return
