@@ -261,7 +261,7 @@ func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool
 	last := c.Last
 	switch {
 	case postStartPending(w.Spec, c) || c.HookError != "" && c.Running(): // the container is being stopped
-		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating", Message: c.Pulling}
+		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	case c.Running():
 		cs.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.StartedAt)}
 		cs.Ready = isReady(w.Spec, c)
