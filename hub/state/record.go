@@ -170,7 +170,7 @@ func (r *Record) DeepCopy() *Record {
 	for _, report := range []**FirmwareReport{&out.Firmware, &out.Upgrade} {
 		if *report != nil {
 			f := **report
-		f.Bad = slices.Clone(f.Bad)
+			f.Bad = slices.Clone(f.Bad)
 			*report = &f
 		}
 	}
@@ -178,7 +178,7 @@ func (r *Record) DeepCopy() *Record {
 		if *turn != nil {
 			a := **turn
 			*turn = &a
-	}
+		}
 	}
 	return &out
 }
@@ -312,11 +312,11 @@ type FirmwareAssignment struct {
 	Failed string `json:"failed,omitempty"`
 	// Done: a step succeeded. A device that later reports its old configuration has lost the new
 	// one. It gets no other step until the rollout's retry is above Retry.
-	Done  bool  `json:"done,omitempty"`
+	Done bool `json:"done,omitempty"`
 	// Silent: the last turn ended because its device did not answer. It gets another one when it
 	// answers again.
 	Silent bool  `json:"silent,omitempty"`
-	Retry int64 `json:"retry,omitempty"`
+	Retry  int64 `json:"retry,omitempty"`
 }
 
 // Rollout returns a FirmwareRollout, nil for none.

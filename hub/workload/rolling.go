@@ -79,7 +79,7 @@ func (r *rollout) roll() {
 		}
 	}
 	if !r.holdForImages() {
-	r.shrinkOld()
+		r.shrinkOld()
 	}
 }
 
