@@ -141,3 +141,15 @@ var WorkloadStatuses = [][2]string{
 func IsListed(o state.Object) bool {
 	return state.KindOf(o) != state.ReplicaSets || diagnose.IsKnown(o)
 }
+
+// pagesBehind are the entries under More, each with the permission that it needs.
+var pagesBehind = []struct {
+	navLink
+	verb, resource string
+}{
+	{navLink{"Incidents", "/incidents"}, "list", IncidentsTopic}, {navLink{"Actions", "/actions"}, "list", "nodes"},
+	{navLink{"Boards", "/boards"}, "list", "boardprofiles"},
+	{navLink{"Boot configurations", RolloutsPath}, "list", "firmwarerollouts"},
+	{navLink{"Agents", AgentRolloutsPath}, "list", "agentrollouts"},
+	{navLink{"Audit", "/audit"}, "list", "audit"}, {navLink{"Settings", "/settings"}, "get", "settings"},
+}

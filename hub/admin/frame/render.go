@@ -238,18 +238,6 @@ type frame struct {
 // A navLink is an entry of the navigation.
 type navLink struct{ Name, Href string }
 
-// pagesBehind are the entries under More, each with the permission that it needs.
-var pagesBehind = []struct {
-	navLink
-	verb, resource string
-}{
-	{navLink{"Incidents", "/incidents"}, "list", IncidentsTopic}, {navLink{"Actions", "/actions"}, "list", "nodes"},
-	{navLink{"Boards", "/boards"}, "list", "boardprofiles"},
-	{navLink{"Boot configurations", RolloutsPath}, "list", "firmwarerollouts"},
-	{navLink{"Agents", AgentRolloutsPath}, "list", "agentrollouts"},
-	{navLink{"Audit", "/audit"}, "list", "audit"}, {navLink{"Settings", "/settings"}, "get", "settings"},
-}
-
 // Here tells whether the page belongs to an entry of the navigation.
 func (f frame) Here(prefix string) bool {
 	return f.Path == prefix || prefix != "/" && strings.HasPrefix(f.Path, prefix)
