@@ -217,7 +217,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			t.Error("the victim is not connected")
 		}
 		if now := connected(); now != was {
-			t.Errorf("%s nodes are connected, %s were before", now, was)
+			t.Errorf("%s nodes are connected, want %s as before", now, was)
 		}
 	})
 	done()

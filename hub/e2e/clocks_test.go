@@ -188,9 +188,9 @@ func stamps(t *testing.T, when, name, printed string, near ...time.Time) {
 // clockGrace is long enough for an emulated agent on a busy machine.
 const clockGrace = 40 * time.Second
 
-// The clocks of the hub, the device and both are set forward, back, to 1970 and past 2038, while
-// the programs run and before they start. No node becomes Unknown, no device is locked out, and no
-// container restarts.
+// The clock of the hub, of the device, or of both is set forward, back, to 1970 and past 2038,
+// while the programs run and before they start. No node becomes Unknown, no device is locked out,
+// and no container restarts.
 func TestWrongClocks(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()

@@ -40,8 +40,8 @@ func (h *hub) recovered(d *device, since time.Time) error {
 	return nil
 }
 
-// A partition shows only as missing leases, and restarts no container. The device gets changes of
-// that time afterwards.
+// A partition shows only as missing leases, and restarts no container. Afterwards the device gets
+// the changes that were made during the partition.
 func TestAPartition(t *testing.T) { brokenLines(t, both) }
 
 // A device that receives nothing closes the link. Otherwise its node would look healthy.

@@ -123,6 +123,6 @@ func TestWear(t *testing.T) {
 		t.Errorf("in an hour the hub writes %.1f MB and syncs %.0f times, the agent writes %.2f MB; want less than 20, 240 and 1",
 			hubMB, syncs, agentMB)
 	}
-	seen(t, fmt.Sprintf("of four quiet minutes, for an hour: the hub of 101 nodes %.1f MB and %.0f syncs, an agent "+
+	seen(t, fmt.Sprintf("per hour, measured in quiet minutes: the hub of 101 nodes %.1f MB and %.0f syncs, an agent "+
 		"with two pods %.2f MB", hubMB, syncs, agentMB))
 }

@@ -167,8 +167,8 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 	if after := h.lives(); slices.ContainsFunc(before, func(life string) bool { return !slices.Contains(after, life) }) {
 		t.Errorf("containers before:\n%v\nafter:\n%v", before, after)
 	}
-	seen(t, fmt.Sprintf("answered 507, deleted, restarted in %.1f s on it; 6 nodes stayed ready; new things %.1f s "+
-		"after there was room; database sound", started.Seconds(), healed.Seconds()))
+	seen(t, fmt.Sprintf("answered 507, deleted, restarted on the full disk in %.1f s; 6 nodes stayed ready; created "+
+		"objects %.1f s after the disk had space; database sound", started.Seconds(), healed.Seconds()))
 }
 
 // A device with a full or read-only state directory reports it, and keeps its lease and its
@@ -255,7 +255,7 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 				h.available("sign", 2), d.stores("was "+c.name))
 		})
 		figures = append(figures, fmt.Sprintf("%s: recovered %.1f s after its end", c.name, time.Since(began).Seconds()))
-		e.same(t, d.node, before, "the disk was mended that was "+c.name)
+		e.same(t, d.node, before, "the end of a disk that was "+c.name)
 	}
 	seen(t, strings.Join(figures, ", ")+"; leases went on, no container restarted")
 }

@@ -255,7 +255,7 @@ func (w *watcher) knows(all []corev1.ConfigMap) error {
 			return fmt.Errorf("%s has revision %s, the watcher's newest is %d", c.Name, c.ResourceVersion, w.seen[c.Name])
 		}
 	}
-	if len(all) < 5 { // a slow machine makes about forty
+	if len(all) < 5 { // even a slow machine writes about forty
 		return fmt.Errorf("only %d config maps were written", len(all))
 	}
 	return nil
@@ -424,7 +424,7 @@ func TestThreeHubs(t *testing.T) {
 		body := []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "` + name + `"}}`)
 		await(t, "a write is acknowledged", patience, func() error {
 			_, err := h.ask(t.Context(), http.MethodPost, base, "application/json", body)
-			if r := (refusal{}); errors.As(err, &r) && r.code == http.StatusConflict { // the request before had no response but was carried out
+			if r := (refusal{}); errors.As(err, &r) && r.code == http.StatusConflict { // done already, but the response was lost
 				return nil
 			}
 			return err

@@ -45,8 +45,8 @@ spec:
 // A kubectlCase is one kubectl command and its expected output.
 type kubectlCase struct {
 	args  string   // words separated by spaces; POD is a pod of the deployment, NODE the pod's node
-	stdin string   //
-	code  int      //
+	stdin string   // standard input
+	code  int      // expected exit code
 	want  []string // regular expressions
 	not   []string // regular expressions that must not match
 }

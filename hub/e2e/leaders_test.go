@@ -256,8 +256,8 @@ func TestAStandbyTakesOverFromAKilledLeader(t *testing.T) {
 		t.Errorf("only %d writes were acknowledged: the test proves nothing", n.acks)
 	}
 	seen(t, fmt.Sprintf("%d kills of the leader, none of %d acknowledged writes lost; without an acknowledgement for "+
-		"%.1f s usually, %.1f s at most; frozen, it was overtaken after %.1f s; ended in order, usually %.2f s without an "+
-		"acknowledgement; no node NotReady, no pod evicted, no container restarted",
+		"%.1f s usually, %.1f s at most; frozen, the other hub led after %.1f s; stopped normally, usually "+
+		"%.2f s without an acknowledgement; no node NotReady, no pod evicted, no container restarted",
 		len(took), n.acks, took[len(took)/2].Seconds(), took[len(took)-1].Seconds(), overtaken.Seconds(), rolling.Seconds()))
 }
 

@@ -130,7 +130,7 @@ func (n *line) carry(to, from net.Conn, pace int, count *atomic.Int64, how func(
 			continue
 		}
 		if err != nil {
-			for now() != passes { // a lost or standing flow also hides the connection's end
+			for now() != passes { // a flow that drops or blocks bytes also hides the connection's end
 				time.Sleep(20 * time.Millisecond)
 			}
 			return

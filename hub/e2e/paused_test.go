@@ -81,7 +81,7 @@ func TestAPausedHub(t *testing.T) {
 		times, long, grace, right.Seconds()))
 }
 
-// A paused agent only stops to report. Its containers keep running, and it continues afterwards.
+// A paused agent only stops reporting. Its containers keep running, and it continues afterwards.
 func TestAPausedAgent(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()

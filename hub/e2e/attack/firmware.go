@@ -118,7 +118,7 @@ func reportsBoot(ctx context.Context, d *harness.Device, l *harness.Link, firmwa
 	if err := l.PublishAcked(ctx, "status", d.Good(nil, fields)); err != nil {
 		return err
 	}
-	d.Lease++ // 0 acknowledges no desired state; with a newer one the hub would wait for resume
+	d.Lease++ // acknowledges generation 0; after a newer generation the hub would wait for resume
 	return l.Send(harness.Packet(0x30,
 		append(harness.Text(nil, l.Prefix+"lease"),
 			wire.AppendLease(nil, wire.Lease{Boot: d.Boot, Seq: d.Lease, Status: d.Seq, Time: time.Now()})...)))

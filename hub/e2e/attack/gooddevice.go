@@ -21,7 +21,7 @@ type goodDevice struct {
 	mu    sync.Mutex
 	worst time.Duration
 	bad   error
-	since time.Time // when its Ready became True
+	since time.Time // when the condition Ready became True
 }
 
 // watch starts a good device. The broker handles a connection's packets in order, so the response

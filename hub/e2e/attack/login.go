@@ -50,7 +50,7 @@ func loginFlood(ctx context.Context, a *harness.Hub) (string, error) {
 	case tried.Load() == 0:
 		return seen, errors.New("nothing was tried")
 	case spent > most:
-		return seen, fmt.Errorf("%d checked and %d refused tries may cost %s", looked, limited.Load(), most)
+		return seen, fmt.Errorf("%d checked and %d refused tries may cost at most %s", looked, limited.Load(), most)
 	case kib > 16<<10:
 		return seen, errors.New("attempts write too much to the disk")
 	}

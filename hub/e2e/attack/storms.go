@@ -32,7 +32,7 @@ func joins(ctx context.Context, a *harness.Hub) (string, error) {
 	var first atomic.Pointer[error]
 	before, start := a.CPU(), time.Now()
 	harness.Each(ctx, stormSize, 200, func(i int) {
-		// Like the agent, a device tries again if it is refused because of too many.
+		// Like the agent, a device tries again after a refusal because of too many joins.
 		err := harness.Until(ctx, time.Minute, "join", func() (bool, error) {
 			d, err := a.Join(ctx, token, fmt.Sprintf("pi-%04d", i), fmt.Sprintf("%016x", 0x1000+i))
 			devices[i] = d

@@ -218,7 +218,7 @@ func unreadSockets(ctx context.Context, a *harness.Hub) (string, error) {
 		if i%4 > 1 { // the other half of the sockets does not read
 			go func() { _, _ = io.Copy(io.Discard, conn) }()
 		}
-		if i%8 > 3 { // pings, whose responses are as long
+		if i%8 > 3 { // pings: each response is as long as its ping
 			opcode = 9
 		}
 		size := map[byte]int{2: 1 << 20, 9: 125}[opcode]

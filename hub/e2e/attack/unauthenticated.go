@@ -56,7 +56,7 @@ func unauthenticatedAttacks() []attack {
 func unfinished(beginning string, overTLS bool) func(context.Context, *harness.Hub) (string, error) {
 	return func(ctx context.Context, a *harness.Hub) (string, error) {
 		const count = 2500
-		d, err := a.NewDevice(ctx, "before", "00000000000000b1") // joined before the attack on HTTPS, which joining needs
+		d, err := a.NewDevice(ctx, "before", "00000000000000b1") // it joins before the attack, because joining needs HTTPS
 		if err != nil {
 			return "", err
 		}

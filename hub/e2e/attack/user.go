@@ -29,8 +29,8 @@ func userAttacks() []attack {
 			"texts", run: endlessPod},
 		{name: "huge-patch", by: "operator", does: "patches of 3 MB, JSON patches that copy, YAML that refers to itself",
 			run: hugePatch, heavy: true},
-		{name: "million-elements", by: "operator", does: "60 requests at once with a million empty elements, or 16,000, " +
-			"in each form", run: millionElements},
+		{name: "million-elements", by: "operator", does: "60 requests at once with 900,000 or 16,000 empty elements, " +
+			"in each encoding", run: millionElements},
 		{name: "deleted-operator", by: "former operator", does: "reads further secrets through an open watch",
 			run: deletedOperator},
 		{name: "unread-streams", slow: true, by: "operator", does: "128 shells and ports over SPDY, with megabytes that " +

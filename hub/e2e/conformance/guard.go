@@ -49,7 +49,7 @@ func guard(words []string) int {
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	go func() {
 		for s := range signals {
-			if s == syscall.SIGTERM { // the whole group has received the interrupt
+			if s == syscall.SIGTERM { // the kernel has sent an interrupt to the whole group
 				_ = syscall.Kill(0, syscall.SIGKILL)
 			}
 		}

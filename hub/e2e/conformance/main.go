@@ -37,7 +37,8 @@ func main() {
 	var o options
 	cache, _ := os.UserCacheDir() // without a cache directory -cache is needed
 	flag.StringVar(&o.cache, "cache", filepath.Join(cache, "flotilla", "conformance"), "directory of the built suite")
-	flag.StringVar(&o.logs, "logs", "", "directory for logs of the programs and the suite (default: last in the cache)")
+	flag.StringVar(&o.logs, "logs", "", "directory for logs of the programs and the suite "+
+		"(default: the directory last in the cache)")
 	flag.StringVar(&o.bin, "bin", "", "directory of flotilla-hub, -device and -simulate (default: build them)")
 	flag.StringVar(&o.cidr, "cluster-cidr", "10.216.0.0/16", "address range of the pods on the engine")
 	flag.StringVar(&o.focus, "focus", "", "run only claimed specs that match this expression, such as 'api [sig-apps] "+

@@ -16,7 +16,7 @@ import (
 var unclaimed string
 
 // engines lists specs that need real containers but are not marked [NodeConformance]: one beginning
-// of a name per line. A line with + needs pods that communicate. They need the same device, because
+// of a name per line. A + marks specs whose pods communicate: they run on a single device, because
 // two devices have no common network.
 //
 //go:embed engines.txt
@@ -30,8 +30,8 @@ const (
 	workloads    lane = "workloads"     // serial specs on other simulated devices
 	placement    lane = "placement"     // serial specs of scheduling
 	engine       lane = "engine"        // parallel specs on agents with an engine
-	engineOne    lane = "engine-one"    // later: parallel specs on one of these agents
-	engineSerial lane = "engine-serial" // later: serial specs on these agents
+	engineOne    lane = "engine-one"    // after the lane engine: parallel specs on one of its agents
+	engineSerial lane = "engine-serial" // after engineOne: serial specs on both agents
 	nowhere      lane = "unclaimed"
 )
 

@@ -44,7 +44,7 @@ func TestEveryTestOfARowExists(t *testing.T) {
 			number++
 		}
 		if strings.TrimRight(r.id, "bcd") != fmt.Sprintf("F%d", number) {
-			t.Errorf("row %d is followed by %s", number, r.id)
+			t.Errorf("row %s is in the place of F%d", r.id, number)
 		}
 		if len(r.tests) == 0 && r.gap == "" {
 			t.Errorf("%s has neither tests nor a reason", r.id)

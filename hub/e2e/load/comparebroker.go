@@ -19,7 +19,7 @@ import (
 
 // Sizes of the measurements of `make bench-broker`.
 const (
-	satNodes   = 2000 // devices at full speed, so few that each stays below its node's limit
+	satNodes   = 2000 // devices at full speed, so many that each stays below its node's limit
 	satFor     = 10 * time.Second
 	leaseTopic = `flotilla_mqtt_messages_total{channel="lease"}`
 )

@@ -77,7 +77,7 @@ var shared struct {
 	ends   []func()
 }
 
-// outliving is a test whose cleanup runs in End instead.
+// outliving is the testing.TB of the server of Shared. Its cleanup runs in End, not after the test.
 type outliving struct{ testing.TB }
 
 func (outliving) Cleanup(end func()) { shared.ends = append(shared.ends, end) }
