@@ -192,7 +192,7 @@ func (c *checker) soft(r fleet.BoardResources) {
 			continue
 		}
 		if hard, err := fleet.ParseThreshold(k, r.EvictionHard[k]); err == nil && !soft.Softer(hard) {
-			c.wrong(at, "value: %s is not crossed before the %s of evictionHard: a soft threshold warns first",
+			c.wrong(at, "value: %s is not crossed before the %s of evictionHard: a soft threshold must be crossed first",
 				r.EvictionSoft[k].Value, r.EvictionHard[k])
 		}
 	}
@@ -217,7 +217,7 @@ func (c *checker) sharing(sharing map[string]int64) {
 				strings.Join(msgs, "; "))
 		}
 		if n := sharing[k]; n < 1 || n > maxSharing {
-			c.wrong(at, "is %d: write how many containers may have one of it at a time, 1 to %d", n, maxSharing)
+			c.wrong(at, "is %d: write how many containers may share one device, 1 to %d", n, maxSharing)
 		}
 	}
 }
@@ -234,7 +234,7 @@ func (c *checker) peripherals(list []fleet.Peripheral) {
 			c.wrong(at+".name", "is %q: %s", p.Name, strings.Join(msgs, "; "))
 		} else if measured.MatchString(p.Name) {
 			c.wrong(at+".name",
-				"is %q, a name that devices have already: use one for the purpose, such as lorawan-gateway", p.Name)
+				"is %q, a name that devices have already: use a name for the purpose, such as lorawan-gateway", p.Name)
 		}
 		if seen[p.Name] {
 			c.wrong(at+".name", "repeats %q: remove it", p.Name)

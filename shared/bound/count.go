@@ -71,8 +71,9 @@ var errEncoding = errors.New("it is not UTF-8: save it as UTF-8")
 
 // CountYAML counts the objects and values of YAML by its marks, such as "-", ":" and ",": each
 // value except the first follows a mark. Marks inside strings count too, which is safe. Marks in a
-// block text (key: |) do not count, because files in a ConfigMap have many. That needs certainty
-// that the block begins there, so every line before must be simple.
+// block text (key: |) do not count, because files in a ConfigMap have many. A block text is
+// recognized only if every line before it is simple: otherwise its beginning could be inside a
+// string.
 func CountYAML(data []byte) (c Count, err error) {
 	if !utf8.Valid(data) {
 		return c, errEncoding

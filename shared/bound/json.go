@@ -52,7 +52,7 @@ func nesting(data []byte) error {
 
 // suspicious reports whether a text may have a number that is too large, also after unescaping.
 // part reports whether an exponent is part of a word and does not count; nil: every exponent
-// counts. When the hub starts, it scans every stored byte.
+// counts. It must be fast, because a starting hub calls it for every stored byte.
 func suspicious(data []byte, part func(data []byte, letter int) bool) bool {
 	run := 0
 	for i, c := range data {

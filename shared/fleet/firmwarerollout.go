@@ -44,7 +44,7 @@ type RolloutPhase string
 // Phases of a rollout.
 const (
 	RolloutPending     RolloutPhase = "Pending"     // the rollout cannot begin; Sentence says why
-	RolloutProgressing RolloutPhase = "Progressing" //
+	RolloutProgressing RolloutPhase = "Progressing" // turns are in progress, or the next one begins
 	RolloutWaiting     RolloutPhase = "Waiting"     // the rollout waits for a window, a site, or a node
 	RolloutPaused      RolloutPhase = "Paused"      // spec.paused is set
 	RolloutStopped     RolloutPhase = "Stopped"     // nodes returned to their old configuration
@@ -63,7 +63,7 @@ const (
 	FirmwareDraining FirmwareNodeState = "Draining" // its turn has begun
 	FirmwareTrying   FirmwareNodeState = "Trying"   // the device may reboot into the configuration
 	FirmwareOverdue  FirmwareNodeState = "Overdue"  // the result is overdue
-	FirmwareKept     FirmwareNodeState = "Kept"     //
+	FirmwareKept     FirmwareNodeState = "Kept"     // the device has kept the configuration
 	// the device returned to its old configuration, or could not stage the new one
 	FirmwareBad         FirmwareNodeState = "Bad"
 	FirmwareUnsupported FirmwareNodeState = "Unsupported" // the device does not support the configuration, and reports why

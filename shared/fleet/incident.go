@@ -39,7 +39,7 @@ type Incident struct {
 	Evicted int32         `json:"evicted,omitempty"` // number of evicted pods
 	// seconds in which workloads were short of pods, until ShortSince
 	ShortSeconds int64        `json:"shortSeconds,omitempty"`
-	ShortSince   *metav1.Time `json:"shortSince,omitempty"`  // since when workloads are short of pods; nil if none is
+	ShortSince   *metav1.Time `json:"shortSince,omitempty"`  // since when workloads are short of pods; nil: none is short
 	NodeSeconds  int64        `json:"nodeSeconds,omitempty"` // Count.Nodes integrated over time, until Counted
 	PodSeconds   int64        `json:"podSeconds,omitempty"`  // Count.Pods integrated over time, until Counted
 

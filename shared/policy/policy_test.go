@@ -34,7 +34,7 @@ func TestJudgeChecksEveryContainer(t *testing.T) {
 		inEphemeral := c.InInit()
 		inEphemeral.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(inEphemeral.InitContainers[0])}}
 		inEphemeral.InitContainers = nil
-		if c.OfImage() { // an image needs only this one container
+		if c.OfImage() { // else the refusal of the other container's image would come first
 			inEphemeral.Containers = nil
 		}
 		inInit := c.InInit()

@@ -93,8 +93,8 @@ type Registration struct {
 type Pods struct {
 	Boot       string `json:"boot"`
 	Seq        uint64 `json:"seq"`
-	Part       int    `json:"part,omitempty"`  // part number from 1, if the list has several Parts, each with other pods
-	Parts      int    `json:"parts,omitempty"` //
+	Part       int    `json:"part,omitempty"`  // part number from 1, if the list has several parts, each with other pods
+	Parts      int    `json:"parts,omitempty"` // number of parts, if the list has several
 	Generation int64  `json:"generation"`      // generation of the desired state that this list reflects
 	// Base is the seq of an earlier list that the hub has acknowledged. Entries with only a uid are
 	// unchanged since that list. A hub without that list refuses such entries and requests the
@@ -149,9 +149,9 @@ type Desired struct {
 	Generation int64 `json:"generation"`
 	// id of the hub: generations of different hubs cannot be compared
 	Hub string `json:"hub"`
-	// part number from 1, if the state has several Parts, each with other objects
+	// part number from 1, if the state has several parts, each with other objects
 	Part       int                `json:"part,omitempty"`
-	Parts      int                `json:"parts,omitempty"` //
+	Parts      int                `json:"parts,omitempty"` // number of parts, if the state has several
 	Pods       []corev1.Pod       `json:"pods"`
 	ConfigMaps []corev1.ConfigMap `json:"configMaps"`
 	Secrets    []corev1.Secret    `json:"secrets"`

@@ -9,8 +9,8 @@ import (
 
 // An external broker acknowledges messages that the hub may never get, and does not show the hub
 // certificates. So the hub itself acknowledges a status, each part of a list of pods and an event,
-// by a request of type ack whose Of is AckOf(payload). A status with a new boot id must prove to
-// whom the boot id belongs.
+// by a request of type ack whose Of is AckOf(payload). A status with a new boot id must prove that
+// the boot id belongs to the node's device.
 
 // A Proof is a signature of ProofText by the key of the device's certificate: ECDSA of its SHA-256
 // (ASN.1), Ed25519 of the text itself, or RSA (PKCS #1 v1.5) of its SHA-256.

@@ -100,7 +100,7 @@ func ParseChannel(tail string) (Channel, string, error) {
 	case !c.FromDevice() && !c.FromHub():
 		return "", "", fmt.Errorf("unknown channel %.40q", name)
 	case c.numbered() != more:
-		return "", "", fmt.Errorf("channel %s: a request id must follow reply and request, and nothing the others", c)
+		return "", "", fmt.Errorf("channel %s: a request id must follow reply and request, and only these", c)
 	case more:
 		if err := ValidID(id); err != nil {
 			return "", "", err
