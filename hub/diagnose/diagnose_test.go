@@ -168,7 +168,7 @@ func TestPodFindings(t *testing.T) {
 		}, state1(corev1.ContainerStatus{State: ended(1), RestartCount: 1}), notReady(time.Hour)}, diagnose.CrashLoop, time.Hour, 0},
 		{"a container has completed", nil, []change{never, state1(corev1.ContainerStatus{State: ended(0)})}, "", 0, 0},
 		{"a pod that is not ready", nil, []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Hour, 2 * time.Minute},
-		{"a pod that is not ready since before its node returned", ready("True", "", time.Minute), []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Minute, 2 * time.Minute},
+		{"a pod that became not ready before its node returned", ready("True", "", time.Minute), []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Minute, 2 * time.Minute},
 	} {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p",
 			CreationTimestamp: ago(26 * time.Hour)}, Spec: corev1.PodSpec{NodeName: "pi-1"}}

@@ -69,13 +69,13 @@ type Rule struct {
 	Family   Family
 	Rank     int           // the lowest rank of a family is shown
 	Settle   time.Duration // how long the cause must be absent before the incident closes
-	// Alone is shown at the pod and opens no incident, because the problem is over or the hub
-	// solves it soon.
+	// Alone means that the cause is only shown at the pod and opens no incident, because the
+	// problem is over or the hub solves it soon.
 	Alone bool
 
 	Card string               // what has happened; %s is the object
-	Many string               // the same for several objects, if different; %s is such as "13 nodes of 4 sites"
-	Row  func(Finding) string // the same for one pod or node, short
+	Many string               // Card for several objects, if different; %s is such as "13 nodes of 4 sites"
+	Row  func(Finding) string // Card in short, for one pod or node
 	Fix  string               // what helps
 	Raw  bool                 // the detail is a technical message, which is not part of the sentence
 	// Brief means that the detail has advice after a colon. Fix has the same advice, so the
@@ -90,8 +90,8 @@ type Rule struct {
 // back-off.
 const crashReset = 10 * time.Minute
 
-// rules holds the causes. The full disk has a settle time because a hub may still store something
-// small. An image has one because its nodes may be away for that long.
+// rules holds the causes. HubDiskFull has a settle time because the hub may still store something
+// small on a full disk. ImageNotPulled has one because an image's nodes may be away for that long.
 var rules = map[fleet.IncidentCause]*Rule{
 	FleetDark: {
 		Severity: fleet.SeverityCritical, Family: FamilyFleet,
@@ -160,7 +160,7 @@ var rules = map[fleet.IncidentCause]*Rule{
 	PodReplaced: {
 		Severity: fleet.SeverityInfo, Family: FamilyRun, Rank: 9, Alone: true,
 		Card: "%s has failed, and its workload makes another",
-		Row:  failed, Fix: "Nothing, but for what the reason names.",
+		Row:  failed, Fix: "Nothing, except what the reason names.",
 	},
 	NotStarting: {
 		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 4,

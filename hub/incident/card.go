@@ -40,7 +40,7 @@ type Card struct {
 	Follows   []Card              // the consequences, a card for each cause
 }
 
-// Provisional tells whether the card may still be joined with another one. Until then nobody is
+// Provisional tells whether the card may still be joined with another card. While it may, nobody is
 // notified of it.
 func (c Card) Provisional(now time.Time) bool {
 	return !slices.ContainsFunc(c.Incidents, func(i *fleet.Incident) bool {

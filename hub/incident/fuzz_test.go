@@ -146,7 +146,7 @@ func (w *world) holds() {
 		}
 	}
 	if fmt.Sprint(counted) != fmt.Sprint(dark) {
-		w.Fatalf("at %s there are by site %v nodes that are not ready, but %v in incidents", w.now, dark, counted)
+		w.Fatalf("at %s: nodes by site that are not ready: %v; in incidents: %v; want the same", w.now, dark, counted)
 	}
 	for n, times := range names {
 		if times != 1 {
@@ -157,9 +157,9 @@ func (w *world) holds() {
 	if _, more, _ := settler.Settle(w.s, nil, w.now); len(more) > 0 {
 		w.Fatalf("a full recomputation changes %s to %+v, was %+v", more[0].Key, more[0].New, more[0].Old)
 	}
-	// Equal fleets get equal names, also after the names were forgotten.
+	// A second decision about all subjects changes nothing: incidents keep their names.
 	if again := decider.Decide(w.s, decider.Subjects(w.s), w.now); len(again.Changes) > 0 {
-		w.Fatalf("an equal fleet gets other incidents: %v", again.Changes[0].Object)
+		w.Fatalf("a second decision changes %v", again.Changes[0].Object)
 	}
 }
 

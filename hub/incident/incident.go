@@ -32,8 +32,8 @@ const (
 	// incident.
 	gap, span = 5 * time.Minute, 30 * time.Minute
 	// settles is how long an incident is open before anyone is notified, because a site becomes
-	// dark node by node, and many incidents end within a moment. returns is the same for an
-	// incident whose cause has ended.
+	// dark node by node, and many incidents end within a moment. returns is how long nobody is
+	// notified of an incident that no longer follows from another one.
 	settles, returns = 30 * time.Second, time.Minute
 	// examples is how many nodes or pods an incident names.
 	examples = 10

@@ -42,13 +42,13 @@ func TestADarkSiteIsOneIncident(t *testing.T) {
 	w.shows("with its last node the site is dark", "SiteDark bergen 3 3 1")
 	i := w.open()[0]
 	if i.Name != name || !i.Since.Equal(&since) {
-		t.Errorf("the incident has changed to %s since %s, was %s since %s", i.Name, i.Since, name, since)
+		t.Errorf("the incident is %s since %s, want it still to be %s since %s", i.Name, i.Since, name, since)
 	}
 	if i.NextMove == nil || i.NextMove.Sub(w.now) < 4*time.Minute || i.NextMove.Sub(w.now) > 6*time.Minute {
-		t.Errorf("the first pods leave at %v, now is %v", i.NextMove, w.now)
+		t.Errorf("the first pods leave at %v, want about 5 minutes after %v", i.NextMove, w.now)
 	}
 	if len(i.Actions) != 2 || i.Actions[0] != fleet.ActionHold {
-		t.Errorf("the actions are %v", i.Actions)
+		t.Errorf("the actions are %v, want two, the first %s", i.Actions, fleet.ActionHold)
 	}
 	for _, c := range []struct {
 		policy fleet.DisruptionPolicy
@@ -59,7 +59,7 @@ func TestADarkSiteIsOneIncident(t *testing.T) {
 		w.put(site)
 		w.wait(2 * time.Second)
 		if i = w.open()[0]; len(i.Actions) != 2 || i.Actions[0] != c.first {
-			t.Errorf("with the policy %s the actions are %v", c.policy, i.Actions)
+			t.Errorf("with the policy %s the actions are %v, want two, the first %s", c.policy, i.Actions, c.first)
 		}
 	}
 
@@ -370,7 +370,7 @@ func TestACrashLoopIsOneIncidentForItsWorkload(t *testing.T) {
 	}
 	w.shows("the incident continues between crashes", "CrashLoop kiosk 0 2 1")
 	if again := w.open()[0]; again.Name != i.Name || !again.Since.Equal(&i.Since) {
-		t.Errorf("a new incident begins: %s, was %s", again.Since, i.Since)
+		t.Errorf("a new incident began at %s, want the one of %s to continue", again.Since, i.Since)
 	}
 	if n := w.written - before; n > 100 {
 		t.Errorf("20 crashes of two pods cause %d writes", n)

@@ -60,8 +60,9 @@ func (p *pass) settle(q state.Subject, f findings) {
 	p.plan.WakeFor(q, wake)
 }
 
-// quiet returns an incident whose cause is not seen at the moment; the incident itself if nothing
-// changes. Its workload may be short all the same: a new pod is not ready at once.
+// quiet updates an incident whose cause is not seen at the moment, and returns i itself if nothing
+// changes. The incident's workload may still be short of pods, because a new pod is not ready at
+// once.
 func (p *pass) quiet(i *fleet.Incident, q state.Subject) *fleet.Incident {
 	short := i.Count.Workloads
 	if ofWork(i) {
@@ -81,8 +82,8 @@ func (p *pass) quiet(i *fleet.Incident, q state.Subject) *fleet.Incident {
 	return i
 }
 
-// lead checks again the workloads whose pods find no node, because their incidents may begin or
-// cease to follow from i. The workloads themselves need not have changed.
+// lead wakes the workloads whose pods find no node, because their incidents may begin or cease to
+// follow from i, although the workloads themselves have not changed.
 func (p *pass) lead(i *fleet.Incident, f *found) {
 	nodes := f.works != nil && i != f.old // the incident's nodes may have changed
 	for _, q := range p.placeless {

@@ -111,12 +111,12 @@ func TestIncidentsOfADeletedWorkloadAreNotTheNewOnes(t *testing.T) {
 		objs []state.Object
 		want string
 	}{
-		{"a ReplicaSet's", []state.Object{deployment("kiosk", 1, 0), set, by("ReplicaSet", "kiosk-1", "replicaset-kiosk-1")}, "SiteDark bergen 1 1 1"},
-		{"another ReplicaSet's", []state.Object{deployment("kiosk", 1, 0), other(set.DeepCopy()), by("ReplicaSet", "kiosk-1", "replicaset-kiosk-1")}, "SiteDark bergen 1 1 0"},
-		{"a ReplicaSet's of another Deployment", []state.Object{other(deployment("kiosk", 1, 0)), set, by("ReplicaSet", "kiosk-1", "replicaset-kiosk-1")}, "SiteDark bergen 1 1 0"},
-		{"a new ReplicaSet's of a new Deployment", []state.Object{other(deployment("kiosk", 1, 0)), other(of.DeepCopy()), by("ReplicaSet", "kiosk-1", "replicaset-kiosk-1-2")}, "SiteDark bergen 1 1 1"},
-		{"a StatefulSet's", []state.Object{stateful.DeepCopy(), by("StatefulSet", "kiosk", "statefulset-kiosk")}, "SiteDark bergen 1 1 1"},
-		{"another StatefulSet's", []state.Object{other(stateful.DeepCopy()), by("StatefulSet", "kiosk", "statefulset-kiosk")}, "SiteDark bergen 1 1 0"},
+		{"a pod of a ReplicaSet", []state.Object{deployment("kiosk", 1, 0), set, by("ReplicaSet", "kiosk-1", "replicaset-kiosk-1")}, "SiteDark bergen 1 1 1"},
+		{"a pod of a deleted ReplicaSet whose name a new one has", []state.Object{deployment("kiosk", 1, 0), other(set.DeepCopy()), by("ReplicaSet", "kiosk-1", "replicaset-kiosk-1")}, "SiteDark bergen 1 1 0"},
+		{"a pod whose ReplicaSet belongs to a deleted Deployment", []state.Object{other(deployment("kiosk", 1, 0)), set, by("ReplicaSet", "kiosk-1", "replicaset-kiosk-1")}, "SiteDark bergen 1 1 0"},
+		{"a pod of a new ReplicaSet of a new Deployment", []state.Object{other(deployment("kiosk", 1, 0)), other(of.DeepCopy()), by("ReplicaSet", "kiosk-1", "replicaset-kiosk-1-2")}, "SiteDark bergen 1 1 1"},
+		{"a pod of a StatefulSet", []state.Object{stateful.DeepCopy(), by("StatefulSet", "kiosk", "statefulset-kiosk")}, "SiteDark bergen 1 1 1"},
+		{"a pod of a deleted StatefulSet whose name a new one has", []state.Object{other(stateful.DeepCopy()), by("StatefulSet", "kiosk", "statefulset-kiosk")}, "SiteDark bergen 1 1 0"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			w := newWorld(t)

@@ -64,8 +64,9 @@ func Timeline(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	return all
 }
 
-// followed are the incidents that follow from an incident, as they opened. More than Alone of one
-// cause are one line. Those that were open before it are consequences since then.
+// followed returns lines for the incidents that follow from an incident, by the time at which they
+// opened. More than Alone incidents of one cause share a line. "open before" begins the line of an
+// incident that was open before its cause.
 func followed(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	type kind struct {
 		cause fleet.IncidentCause

@@ -50,7 +50,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 			}
 		}
 		if i, ok := c.New.(*fleet.Incident); ok && i.State == fleet.IncidentClosed {
-			return []state.Subject{state.About(c.Key)} // once the incident is notified it may be beyond the limit
+			return []state.Subject{state.About(c.Key)} // after the notification of its end, MostClosed applies to it
 		}
 		return nil
 	}
@@ -103,8 +103,8 @@ func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
 	return all
 }
 
-// sameMaker tells whether an object has the same controller as before. After a change its incidents
-// belong to another workload.
+// sameMaker tells whether two versions of an object have the same controller. If not, the object's
+// incidents now belong to another workload.
 func sameMaker(a, b metav1.Object) bool {
 	x, y := metav1.GetControllerOfNoCopy(a), metav1.GetControllerOfNoCopy(b)
 	return (x == nil) == (y == nil) && (x == nil || x.UID == y.UID)

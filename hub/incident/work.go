@@ -179,7 +179,7 @@ func (p *pass) work(key state.Key) (f findings) {
 		if fam == diagnose.FamilyPlace && len(parents) == 0 {
 			parents = p.awayOf(placeless)
 		}
-		if fam == diagnose.FamilyPlace && len(parents) > 0 { // the pods left a dark node, or need one
+		if fam == diagnose.FamilyPlace && len(parents) > 0 { // the pods left dark nodes, or only dark nodes can run them
 			i.PartOf = parents[0]
 			if i.old != nil && slices.Contains(parents, i.old.PartOf) {
 				i.PartOf = i.old.PartOf
@@ -326,7 +326,7 @@ func (p *pass) image(image string) (f findings) {
 	for pod := range p.s.Pods("") {
 		x := diagnose.PodItself(pod)
 		if x.Image != image || diagnose.Pod(p.s, pod).Cause != diagnose.ImageNotPulled {
-			continue // another cause, or the node's incident
+			continue // the pod has another cause, or belongs to its node's incident
 		}
 		n := p.s.Node(pod.Spec.NodeName)
 		p.add(by, x.Cause, fleet.IncidentObject{Kind: diagnose.KindImage, Name: image}, x.Since, x.Detail())

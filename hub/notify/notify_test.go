@@ -532,7 +532,7 @@ func TestATemporarilyRefusedRecipientGetsTheMailLater(t *testing.T) {
 	m := &memory{s: state.Empty("x", time.Now())}
 	now := time.Now()
 	m.put(trouble("a", func(i *fleet.Incident) { i.NotifyAfter = nil }))
-	// Each check is by a restarted hub, because the incident stores the whole state.
+	// Each check is that of a hub after a restart, because the incident stores the whole state.
 	look := func(after time.Duration, letters int, missed string) {
 		t.Helper()
 		now = now.Add(after)

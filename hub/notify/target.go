@@ -293,7 +293,7 @@ func (m *Mail) letter(msg Message) []byte {
 	return b.Bytes()
 }
 
-// mostLines limits the incidents that a mail about several names.
+// mostLines limits how many incidents are named in a mail about several.
 const mostLines = 20
 
 // about writes the lines about one incident.
