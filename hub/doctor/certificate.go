@@ -56,7 +56,7 @@ func (p Hub) certificate(name string, text []byte) Finding {
 	left, until := cert.NotAfter.Sub(p.Now), cert.NotAfter.Format(time.DateOnly)
 	root := strings.HasPrefix(filepath.Base(name), "root")
 	switch {
-	case strings.Contains(name, "former") || strings.Contains(name, "cross"): // they expire with the trust in them
+	case strings.Contains(name, "former") || strings.Contains(name, "cross"): // these may expire
 	case p.Now.Before(cert.NotBefore.Add(-time.Hour)):
 		return Finding{Fail, "certificates",
 			fmt.Sprintf("%s is not valid before %s", name, cert.NotBefore.Format(time.DateOnly)),

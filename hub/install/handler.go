@@ -134,7 +134,7 @@ type download struct {
 }
 
 // enter takes a slot. If all slots, or all slots of the address, are in use, it cancels the
-// download with the most time left; of equal ones, the youngest.
+// download that needs the most time for its rest; of equal ones, the oldest.
 func (d *download) enter(now time.Time) bool {
 	g := d.limiter
 	g.mu.Lock()
@@ -164,7 +164,7 @@ func (d *download) enter(now time.Time) bool {
 	return true
 }
 
-// left returns the seconds that a download still needs at its rate.
+// left returns the seconds that a download still needs at its average rate so far.
 func (d *download) left(now time.Time) float64 {
 	return float64(d.size-d.sent) * now.Sub(d.began).Seconds() / float64(max(d.sent, 1))
 }

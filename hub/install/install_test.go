@@ -342,7 +342,7 @@ func TestPackageAndInstallLineOverrideEachOther(t *testing.T) {
 				t.Errorf("the command flotilla-device runs %q, want %q", got, test.program)
 			}
 			if !strings.HasSuffix(did, "daemon-reload\ntry-restart flotilla-device.service\n") {
-				t.Errorf("the new agent must be started if one runs: %s", did)
+				t.Errorf("a running agent must be replaced by the new one: %s", did)
 			}
 			run(filepath.Join(dir, "deb/DEBIAN/postinst") + " configure") // an upgrade of the package
 			if did := calls(); strings.Contains(did, "reenable") {

@@ -150,8 +150,8 @@ func run(ctx context.Context, p layout) error {
 	}
 }
 
-// lockDir locks the directory until this quickstart and its programs have ended. It ensures that
-// the hub that answers there was started by this quickstart.
+// lockDir locks the directory until this quickstart and its programs have ended. So a hub that
+// answers at this quickstart's address was started by this quickstart.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -34,13 +34,13 @@ func TestASecondQuickstartIsRefused(t *testing.T) {
 	for _, which := range []string{"the first", "a program of the first one"} {
 		if started, err := second(); started || err == nil ||
 			!strings.Contains(err.Error(), "another quickstart uses "+p.data) {
-			t.Errorf("second quickstart beside %s: %v; it has started a hub: %t", which, err, started)
+			t.Errorf("second quickstart beside %s: %v; it has started a hub: %t; want a refusal", which, err, started)
 		}
 		own.Close()
 	}
 	cancel()
 	c.wait()
 	if started, err := second(); !started || err == nil || !strings.Contains(err.Error(), "the hub did not start") {
-		t.Errorf("second quickstart after the first: %v; it has started a hub: %t", err, started)
+		t.Errorf("second quickstart after the first: %v; it has started a hub: %t; want it started", err, started)
 	}
 }
