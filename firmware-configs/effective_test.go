@@ -30,10 +30,10 @@ func TestAProfileIsMergedWithItsOverlays(t *testing.T) {
 	}
 	effective, _ := Effective(p)
 	if l := effective.Spec.Labels; l["can"] != "mine" || l["onewire"] != "true" || len(l) != 2 {
-		t.Errorf("labels %v", l)
+		t.Errorf("the labels are %v, want can=mine and onewire=true", l)
 	}
 	if e := effective.Spec.Resources.EvictionHard; e["memory.available"] != "48Mi" || e["nodefs.available"] != "10%" {
-		t.Errorf("thresholds %v", e)
+		t.Errorf("the thresholds are %v, want 48Mi of memory and 10%% of the disk", e)
 	}
 	if len(p.Spec.Labels) != 1 || len(p.Spec.Boot.Config.DTParam) != 2 {
 		t.Errorf("Effective changed the profile: %+v", p.Spec)
@@ -79,7 +79,7 @@ func TestTheDigestCoversOnlyTheBootConfiguration(t *testing.T) {
 	x, _, _ := Render(a)
 	y, _, _ := Render(b)
 	if len(x) == 0 || !slices.Equal(x, y) {
-		t.Errorf("%s\n%s", x, y)
+		t.Errorf("got\n%s, want it unchanged:\n%s", x, y)
 	}
 }
 

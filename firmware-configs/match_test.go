@@ -180,7 +180,7 @@ func TestBoardOf(t *testing.T) {
 	}
 	b := BoardOf(status, json.RawMessage(`{"board":{"compatible":["a","b"]},"more":1}`))
 	if len(b.Compatible) != 2 || b.Arch != "arm64" || b.MemoryMiB != 3794 {
-		t.Errorf("got %+v", b)
+		t.Errorf("the board is %+v, want two names, arm64 and 3794 MiB", b)
 	}
 	for _, bad := range []string{"", "null", "[]", `{"board":{"compatible":"a"}}`} {
 		if b := BoardOf(status, json.RawMessage(bad)); b.Arch != "arm64" || len(b.Compatible) != 0 {

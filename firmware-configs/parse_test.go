@@ -40,7 +40,7 @@ spec:
 		Type: "serial",
 		ByID: "usb-RAK*"}) || *s.Peripherals[1].Bus != 1 || s.Peripherals[1].Address != 0x76 ||
 		s.Peripherals[3].Pull != "up" {
-		t.Errorf("got %+v", p)
+		t.Errorf("the profile was parsed as %+v", p)
 	}
 	if _, err := Parse([]byte(`{"apiVersion":"flotilla.dev/v1alpha1","kind":"BoardProfile","metadata":{"name":"board"},"spec":{"match":{"arch":["arm"]}}}`)); err != nil {
 		t.Errorf("JSON: %v", err)

@@ -29,7 +29,7 @@ func TestShippedProfilesAcceptTheOverlays(t *testing.T) {
 			document, c, err := Render(q)
 			if refused := backend != fleet.BootConfigTxt && len(extends) > 0; refused {
 				if err == nil || !strings.Contains(err.Error(), "settings of config.txt") {
-					t.Errorf("%s with %v: %v", p.Name, extends, err)
+					t.Errorf("%s with %v: %v, want it refused", p.Name, extends, err)
 				}
 				continue
 			}

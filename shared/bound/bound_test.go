@@ -31,7 +31,7 @@ func TestQuantityText(t *testing.T) {
 	for _, s := range []string{"0", "4", "100m", "1.5Gi", "1E", "7Ei", "1e3", "1e-9", "12e00006", "1E18", "", "e",
 		"hello", "1e5x", "1e99x", "100%"} {
 		if err := QuantityText(s); err != nil {
-			t.Errorf("%s: %v", s, err)
+			t.Errorf("%s: %v, want it accepted", s, err)
 		}
 	}
 }
@@ -49,7 +49,7 @@ func TestQuantity(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := Quantity(q); (err == nil) != c.ok {
-			t.Errorf("%s: %v", c.s, err)
+			t.Errorf("%s: %v, want it accepted: %t", c.s, err, c.ok)
 		}
 	}
 	var huge resource.Quantity
@@ -94,10 +94,10 @@ func TestText(t *testing.T) {
 	}
 	for _, c := range cases {
 		if err := JSON([]byte(c.json), c.into); (err == nil) != c.ok {
-			t.Errorf("JSON: %s: %v", c.name, err)
+			t.Errorf("JSON: %s: %v, want it accepted: %t", c.name, err, c.ok)
 		}
 		if err := YAML([]byte(c.json), c.into); (err == nil) != c.ok {
-			t.Errorf("YAML: %s: %v", c.name, err)
+			t.Errorf("YAML: %s: %v, want it accepted: %t", c.name, err, c.ok)
 		}
 	}
 	for _, c := range []struct {
@@ -115,7 +115,7 @@ func TestText(t *testing.T) {
 		{"a harmless alias", "a: &a {b: c}\nd: *a\n", true},
 	} {
 		if err := YAML([]byte(c.yaml), &corev1.Pod{}); (err == nil) != c.ok {
-			t.Errorf("YAML: %s: %v", c.name, err)
+			t.Errorf("YAML: %s: %v, want it accepted: %t", c.name, err, c.ok)
 		}
 	}
 	// Without a type only size and depth are checked.
@@ -286,7 +286,7 @@ func FuzzQuantity(f *testing.F) {
 		_ = q.Cmp(resource.MustParse("1n")) + q.Cmp(resource.MustParse("888Pi"))
 		b, err := json.Marshal(q)
 		if bits := sum.AsDec().UnscaledBig().BitLen(); err != nil || len(b) > MaxNumber+2 || bits > 512 {
-			t.Errorf("%q: %s, %d bits, %v", s, b, bits, err)
+			t.Errorf("%q: written as %s, its sum has %d bits, %v; want few digits", s, b, bits, err)
 		}
 		again, err := ParseQuantity(q.String())
 		if err != nil || again.Cmp(q) != 0 {

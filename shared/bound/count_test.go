@@ -91,7 +91,7 @@ func TestLongTextsInYAML(t *testing.T) {
 		"  Makefile: |-\n    all:\n    \tmake -j {a,b}\n  more: x\n"
 	c, err := bound.CountYAML([]byte(text))
 	if err != nil || c.Bounded() != nil || c.Values > 30 {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("counted %+v, %v; want at most 30 values", c, err)
 	}
 }
 
@@ -105,11 +105,11 @@ func TestCountsAreBounded(t *testing.T) {
 		"in nested lists": strings.Repeat("- - - - - - a\n", 100_000),
 	} {
 		if c, err := bound.CountYAML([]byte(text)); err != nil || c.Bounded() == nil {
-			t.Errorf("%s: %+v, %v", name, c, err)
+			t.Errorf("%s: counted %+v, %v; want more than the limit", name, c, err)
 		}
 	}
 	if c := bound.CountJSON([]byte(`{"a":[` + strings.Repeat("{},", 20_000) + "{}]}")); c.Bounded() == nil {
-		t.Errorf("JSON: %+v", c)
+		t.Errorf("JSON: counted %+v, want more than the limit", c)
 	}
 	if _, err := bound.CountYAML([]byte("\xff\xfea\x00:\x00")); err == nil {
 		t.Error("CountYAML accepts UTF-16")
@@ -139,7 +139,7 @@ func TestJSONInProtobufIsCounted(t *testing.T) {
 		}
 		c, err := bound.CountProto(append([]byte("k8s\x00"), envelope...), o)
 		if err != nil || c.Objects < 20_000 || c.Bounded() == nil {
-			t.Errorf("%s: %+v, %v", name, c, err)
+			t.Errorf("%s: counted %+v, %v; want more than the limit", name, c, err)
 		}
 	}
 }

@@ -89,7 +89,7 @@ func TestAWriteFailsWhenTheLineDies(t *testing.T) {
 	_, err := New(client, patience).Write(make([]byte, 1<<20))
 	if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took < 3*time.Second ||
 		took > 3*time.Second+5*patience {
-		t.Errorf("after %s: %v", took, err)
+		t.Errorf("after %s: %v, want a timeout after 3 s", took, err)
 	}
 }
 
@@ -123,7 +123,7 @@ func TestTheCallersDeadlineHoldsWhileDataMoves(t *testing.T) {
 				c.set(conn, began.Add(5*time.Second))
 				_, err := conn.Write(make([]byte, 1<<20))
 				if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took != 5*time.Second {
-					t.Errorf("after %s: %v", took, err)
+					t.Errorf("after %s: %v, want a timeout after 5 s", took, err)
 				}
 				b.Close()
 				time.Sleep(time.Second)

@@ -23,7 +23,7 @@ func TestARefusedDevicePathNamesTheResource(t *testing.T) {
 		}
 		refusals := Default().Judge(spec, field.NewPath("spec"))
 		if len(refusals) != 1 {
-			t.Fatalf("%s: %+v", path, refusals)
+			t.Fatalf("%s: the refusals are %+v, want one", path, refusals)
 		}
 		r := refusals[0]
 		if names := strings.Contains(r.Why, "flotilla.dev/"+resource+":"); resource != "" &&

@@ -10,7 +10,7 @@ func TestMountPath(t *testing.T) {
 		"/x,source=/etc": false, "/x,bind-propagation=rshared": false, "/x\"y": false, "/x\ny": false, "/x\r": false, "/x\x00": false, "/x\u0085y": false, "/a:/b": false,
 	} {
 		if why := MountPath(name); ok != (why == "") {
-			t.Errorf("%q: %q", name, why)
+			t.Errorf("%q: the reason is %q, want it accepted: %t", name, why, ok)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func TestJudgeChecksEveryContainer(t *testing.T) {
 			got := c.Policy().Judge(&spec, field.NewPath("spec"))
 			if (want == "") != (len(got) == 0) || len(got) > 0 &&
 				!strings.HasPrefix(got[0].Field.String()+": "+got[0].Why, c.Field(at)) {
-				t.Errorf("%s, as %s: %v", c.Name, at, got)
+				t.Errorf("%s, as %s: the refusals are %v, want %q", c.Name, at, got, c.Field(at))
 			}
 		}
 	}

@@ -80,7 +80,7 @@ func TestPackRefusesLongText(t *testing.T) {
 	random := rand.NewChaCha8([32]byte{})
 	_, _ = random.Read(noise) // never fails
 	if _, err := Pack(noise); err == nil || !strings.Contains(err.Error(), "as gzip") {
-		t.Errorf("noise: %v", err)
+		t.Errorf("noise: %v, want it refused because of its gzip", err)
 	}
 }
 

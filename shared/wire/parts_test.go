@@ -29,7 +29,7 @@ func TestALongListOfPodsIsSentInParts(t *testing.T) {
 		p := fullList(pods)
 		payloads, err := PackPods(p, entriesOf(t, p))
 		if err != nil || len(payloads) < least || least == 1 && len(payloads) > 1 {
-			t.Fatalf("%d pods: %d parts, %v", pods, len(payloads), err)
+			t.Fatalf("%d pods: %d parts, %v; want at least %d", pods, len(payloads), err, least)
 		}
 		var read []PodStatus
 		for i, payload := range payloads {
@@ -80,7 +80,7 @@ func TestALongDesiredStateIsSentInPartsInAnyOrder(t *testing.T) {
 	want := largeDesired()
 	payloads, err := PackDesired(want)
 	if err != nil || len(payloads) < 3 {
-		t.Fatalf("%d parts, %v", len(payloads), err)
+		t.Fatalf("%d parts, %v; want at least 3", len(payloads), err)
 	}
 	var parts DesiredParts
 	add := func(i int) (Desired, bool) {
@@ -195,7 +195,7 @@ func TestPackDesiredRefusesTooManyParts(t *testing.T) {
 		}
 	}
 	if _, err := PackDesired(d); err == nil || !strings.Contains(err.Error(), "parts") {
-		t.Errorf("noise: %v", err)
+		t.Errorf("noise: %v, want it refused because of its parts", err)
 	}
 	d = Desired{Hub: "h"}
 	for i := range 20 {
@@ -203,7 +203,7 @@ func TestPackDesiredRefusesTooManyParts(t *testing.T) {
 			Data: map[string]string{"x": strings.Repeat("a", 1<<20)}})
 	}
 	if _, err := PackDesired(d); err == nil || !strings.Contains(err.Error(), "at most 16777216") {
-		t.Errorf("20 MiB of text: %v", err)
+		t.Errorf("20 MiB of text: %v, want them refused", err)
 	}
 	var parts DesiredParts
 	bomb := make([]byte, 8)

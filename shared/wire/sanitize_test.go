@@ -86,7 +86,7 @@ func TestSanitizeStatus(t *testing.T) {
 		c.status.Boot, c.status.MachineID = "b", "00000000000000aa"
 		if s := read(t, ParseStatus, c.status); !c.ok(s) || !strings.Contains(s.TooMuch, c.tooMuch) ||
 			c.tooMuch == "" && s.TooMuch != "" {
-			t.Errorf("%s: %+v", c.name, s)
+			t.Errorf("%s: the status is %+v, want %q in TooMuch", c.name, s, c.tooMuch)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestHiddenCharactersAreShown(t *testing.T) {
 		"a request": read(t, ParseJoinRequest, JoinRequest{AgentVersion: hiding}),
 	} {
 		if hides(t, payload) {
-			t.Errorf("%s: %+v", name, payload)
+			t.Errorf("%s has hidden characters: %+v", name, payload)
 		}
 	}
 	long := strings.Repeat("x", 9000)

@@ -55,7 +55,7 @@ func TestClientIDs(t *testing.T) {
 		"pi-1:3f2a9c0d1e4b5a67": {"pi-1", "3f2a9c0d1e4b5a67"},
 	} {
 		if node, machine, err := ParseClientID(id); err != nil || node != want[0] || machine != want[1] {
-			t.Errorf("%s: %q, %q, %v", id, node, machine, err)
+			t.Errorf("%s: %q, %q, %v; want %q", id, node, machine, err, want)
 		}
 	}
 	for _, id := range []string{"", "#", "pi-1:", ":3f2a9c0d1e4b5a67", "pi-1:3F2A9C0D1E4B5A67", "pi-1:3f2a", "pi_1",

@@ -35,13 +35,13 @@ func TestAnUnreadablePodDoesNotAffectOthers(t *testing.T) {
 	t.Run("a pod without a readable name", func(t *testing.T) {
 		d, err := ParseDesired([]byte(`{"generation":7,"hub":"h","pods":[5,null,"x",[]]}`))
 		if err != nil || len(d.Pods) != 4 || d.Pods[3].Annotations[Unreadable] == "" {
-			t.Errorf("%+v, %v", d.Pods, err)
+			t.Errorf("the pods are %+v, %v; want four, the last marked", d.Pods, err)
 		}
 	})
 	t.Run("an unreadable pod can be deleted", func(t *testing.T) {
 		d, err := ParseDesired([]byte(`{"generation":7,"hub":"h","pods":[{"metadata":{"uid":"u","deletionTimestamp":"2026-11-20T10:02:11Z","deletionGracePeriodSeconds":5},"spec":1}]}`))
 		if err != nil || d.Pods[0].DeletionTimestamp == nil || *d.Pods[0].DeletionGracePeriodSeconds != 5 {
-			t.Errorf("%+v, %v", d.Pods, err)
+			t.Errorf("the pods are %+v, %v; want the deletion to be read", d.Pods, err)
 		}
 	})
 	t.Run("a NUL outside of objects is refused", func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestAnUnreadableConfigMapOrSecretDoesNotAffectOthers(t *testing.T) {
 			d, err := ParseDesired([]byte(`{"generation":7,"hub":"h","pods":[{"metadata":{"name":"good","uid":"u1"}}],
 				"configMaps":[{"metadata":{"name":"good"},"data":{"a":"b"}},` + c.object + `],"secrets":[` + c.object + `,{"metadata":{"name":"good"},"data":{"a":"Yg=="}}]}`))
 			if err != nil || len(d.Pods) != 1 || len(d.ConfigMaps) != 2 || len(d.Secrets) != 2 {
-				t.Fatalf("%+v: %v", d, err)
+				t.Fatalf("parsed %+v, %v; want one pod, two config maps and two secrets", d, err)
 			}
 			if d.ConfigMaps[0].Data["a"] != "b" || string(d.Secrets[1].Data["a"]) != "b" {
 				t.Errorf("the valid objects are %+v and %+v", d.ConfigMaps[0], d.Secrets[1])

@@ -8,7 +8,7 @@ func TestImpossibleVitalsAreDropped(t *testing.T) {
 			RTT: ptr(3601.)}}).Vitals
 	if v == nil || v.CPU != nil || v.Memory != nil || v.Temperature != nil || v.Supply != nil || v.RTT != nil ||
 		v.Disk == nil || *v.Disk != 1 {
-		t.Errorf("%+v", v)
+		t.Errorf("the vitals are %+v, want only disk, which is 1", v)
 	}
 	if v := read(t, ParseStatus, Status{Boot: boot}).Vitals; v != nil {
 		t.Errorf("an agent without vitals has %+v", v)
