@@ -60,7 +60,7 @@ func TestAlertsAndDashboardArePrinted(t *testing.T) {
 		root := Program{Stdout: &out, Stderr: &out}.Command()
 		root.SetArgs([]string{"monitoring", name})
 		if err := root.Execute(); err != nil || !bytes.Equal(out.Bytes(), want) {
-			t.Errorf("monitoring %s: %v %.100s", name, err, out.String())
+			t.Errorf("monitoring %s: %v %.100s, want the embedded file", name, err, out.String())
 		}
 	}
 	for _, args := range []string{"monitoring prometheus", "monitoring prometheus x --ttl -1h",
@@ -69,7 +69,7 @@ func TestAlertsAndDashboardArePrinted(t *testing.T) {
 		root := Program{Stdout: &out, Stderr: &out}.Command()
 		root.SetArgs(strings.Fields(args))
 		if err := root.Execute(); err == nil || out.Len() > 0 {
-			t.Errorf("%s: %v %s", args, err, out.String())
+			t.Errorf("%s: %v %s, want an error and no output", args, err, out.String())
 		}
 	}
 }

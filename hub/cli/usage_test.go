@@ -21,7 +21,7 @@ func TestTypingMistakesExitWithCodeTwo(t *testing.T) {
 		root.SetArgs(strings.Fields(args))
 		err := root.Execute()
 		if !errors.As(err, new(ErrUsage)) || strings.Contains(err.Error(), "no hub has run here") {
-			t.Errorf("%s: %v", args, err)
+			t.Errorf("%s: %v, want ErrUsage before the directory is opened", args, err)
 		}
 	}
 }
@@ -47,7 +47,7 @@ func TestAnUnknownFlagNamesTheCommand(t *testing.T) {
 		root := Program{Stdout: &out, Stderr: &out}.Command()
 		root.SetArgs(strings.Fields(args))
 		if err := root.Execute(); !errors.As(err, new(ErrUsage)) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", args, err)
+			t.Errorf("%s: %v, want ErrUsage with %q", args, err, want)
 		}
 	}
 }

@@ -50,13 +50,13 @@ func TestADashIsStandardOutput(t *testing.T) {
 	data := newData(t)
 	t.Chdir(t.TempDir())
 	if err := run("backup", "-", "--data-dir", data); !errors.As(err, new(ErrUsage)) {
-		t.Errorf("a backup: %v", err)
+		t.Errorf("a backup to standard output: %v, want ErrUsage", err)
 	}
 	var out bytes.Buffer
 	root := Program{Stdout: &out, Stderr: io.Discard}.Command()
 	root.SetArgs([]string{"support-bundle", "-", "--data-dir", data})
 	if err := root.Execute(); err != nil || !bytes.HasPrefix(out.Bytes(), []byte("\x1f\x8b")) {
-		t.Errorf("support-bundle -: %v, %d bytes", err, out.Len())
+		t.Errorf("support-bundle -: %v, %d bytes; want gzip", err, out.Len())
 	}
 	if _, err := os.Lstat("-"); err == nil {
 		t.Error("a file named - was created")
@@ -82,7 +82,7 @@ func TestAFailedOutputIsAnError(t *testing.T) {
 		}
 		root.SetArgs(all)
 		if err := root.Execute(); !errors.Is(err, unix.ENOSPC) {
-			t.Errorf("%s: %v", args, err)
+			t.Errorf("%s: %v, want ENOSPC", args, err)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func TestEveryCauseHasACompleteRule(t *testing.T) {
 		}
 		for _, text := range []string{r.Card, r.Many} {
 			if n := strings.Count(text, "%"); n != strings.Count(text, "%s") || n > 1 {
-				t.Errorf("%s: card %q", c, text)
+				t.Errorf("%s: the card %q has more than one %%s", c, text)
 			}
 		}
 		if ofFamily[r.Family] == nil {
@@ -64,14 +64,14 @@ func TestEveryBadConditionHasACause(t *testing.T) {
 			all := slices.Collect(diagnose.Node(n))
 			if fails := diagnose.Fails(c); fails != (len(all) == 1) || fails && (all[0].Cause == "" ||
 				all[0].About.Name != n.Name || !all[0].Since.Equal(c.LastTransitionTime.Time)) {
-				t.Errorf("%s=%s: %+v", name, status, all)
+				t.Errorf("%s=%s: the findings are %+v, want one exactly if the condition is bad", name, status, all)
 			} else if fails {
 				found++
 			}
 		}
 	}
 	if found != 13 {
-		t.Errorf("%d conditions fail", found)
+		t.Errorf("%d conditions fail, want 13", found)
 	}
 }
 
@@ -275,7 +275,7 @@ func TestProgressOfAJob(t *testing.T) {
 		"a Job that cannot create pods is stuck":      {with("FailedCreate", "quota"), diagnose.Stuck, "quota"},
 	} {
 		if p := diagnose.JobProgress(&batchv1.Job{Status: c.status}); p.Stage != c.stage || p.Message != c.message {
-			t.Errorf("%s: %+v", name, p)
+			t.Errorf("%s: %+v, want %s %q", name, p, c.stage, c.message)
 		}
 	}
 }
@@ -293,7 +293,7 @@ func TestProgressOfACronJob(t *testing.T) {
 	} {
 		p, next := diagnose.CronJobProgress(&batchv1.CronJob{Spec: c.spec}, noon)
 		if p.Stage != c.stage || !next.Equal(c.next) || (p.Message != "") != (c.stage == diagnose.Stuck) {
-			t.Errorf("%s: %+v, %s", name, p, next)
+			t.Errorf("%s: %+v, next %s; want %s, %s", name, p, next, c.stage, c.next)
 		}
 	}
 }

@@ -289,7 +289,7 @@ func TestMask(t *testing.T) {
 		"passcode: pl4nted", "ENCRYPTION_KEY=pl4nted", ".dockerconfigjson: pl4nted", "--db-pass pl4nted",
 	} {
 		if got := Mask(text); strings.Contains(strings.ToLower(got), "pl4nted") {
-			t.Errorf("%q becomes %q", text, got)
+			t.Errorf("%q becomes %q, want it without the secret", text, got)
 		}
 	}
 	for _, text := range []string{
@@ -302,7 +302,7 @@ func TestMask(t *testing.T) {
 		"bypass=true compass: north", "read pki/root.key: it is missing", "gpsk=1",
 	} {
 		if got := Mask(text); got != text {
-			t.Errorf("%q becomes %q", text, got)
+			t.Errorf("%q becomes %q, want it unchanged", text, got)
 		}
 	}
 }

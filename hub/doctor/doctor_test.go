@@ -296,7 +296,7 @@ func TestAnUnencryptedDatabaseConnectionIsAWarning(t *testing.T) {
 		}
 		if warned := strings.Contains(text, "the connection is not encrypted") &&
 			strings.Contains(text, "sslmode=verify-full"); warned != (e.Exposed != "") {
-			t.Errorf("%+v: %q", e, text)
+			t.Errorf("%+v: %q, want a warning exactly if the connection is exposed", e, text)
 		}
 	}
 }

@@ -184,7 +184,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		late.subscribes("#")
 		time.Sleep(time.Second)
 		if got := late.receivedOf("RETAINED"); len(got) > 0 && !retains {
-			t.Errorf("retained: %q", got)
+			t.Errorf("the broker has retained %q", got)
 		}
 	})
 	t.Run("too large or too many messages harm no other client", func(t *testing.T) {

@@ -206,7 +206,7 @@ func TestWrongClocks(t *testing.T) {
 	await(t, "both replicas are available", patience, func() error { return c.h.available("sign", 2) })
 	var err error
 	if c.workloads, err = e.containers(c.d.node); err != nil || len(c.workloads) < 2 {
-		t.Fatalf("%d containers, %v", len(c.workloads), err)
+		t.Fatalf("%d containers, %v; want at least 2", len(c.workloads), err)
 	}
 	if c.turned, err = c.ready(); err != nil {
 		t.Fatal(err)

@@ -52,7 +52,7 @@ func (n *ackLog) has(acks int) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.acks < acks {
-		return fmt.Errorf("%d of %d", n.acks, acks)
+		return fmt.Errorf("%d of %d writes are acknowledged", n.acks, acks)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func hubWithTwoPods(t *testing.T, e *engine, args ...string) (*hub, *device, *li
 	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
 	before, err := e.containers(d.node)
 	if err != nil || len(before) < 2 {
-		t.Fatalf("%d containers, %v", len(before), err)
+		t.Fatalf("%d containers, %v; want at least 2", len(before), err)
 	}
 	return h, d, n, before
 }

@@ -121,7 +121,7 @@ func TestADeviceSurvivesTheHubItJoinedThrough(t *testing.T) {
 	for d, at := range map[*device]*hub{one: a, two: b} {
 		if id, err := join.Load(d.dir); err != nil || id.HubURL != "https://"+at.https ||
 			!slices.Equal(id.Hubs, []string{a.https, b.https}) || len(id.Brokers) != 2 {
-			t.Errorf("%s has %+v, %v", d.node, id, err)
+			t.Errorf("%s has the identity %+v, %v; want both hubs and both brokers", d.node, id, err)
 		}
 	}
 	a.kill()

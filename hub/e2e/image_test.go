@@ -44,7 +44,7 @@ func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 		var before []container
 		await(t, "the device runs the hub's image", patience, func() (err error) {
 			if before, err = e.running(d.node); err == nil && len(before) != 1 {
-				err = fmt.Errorf("%d containers run: %s", len(before), h.kubectl("get", "pods,events"))
+				err = fmt.Errorf("%d containers run, want 1: %s", len(before), h.kubectl("get", "pods,events"))
 			}
 			return err
 		})
@@ -52,7 +52,7 @@ func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 			pods, err := h.pods("till", d.node)
 			if err == nil && (len(pods) != 1 || len(pods[0].Status.ContainerStatuses) != 1 ||
 				pods[0].Status.ContainerStatuses[0].ImageID != configuration) {
-				err = fmt.Errorf("want %s: %+v", configuration, pods)
+				err = fmt.Errorf("want the image %s in the pods %+v", configuration, pods)
 			}
 			return err
 		})
@@ -73,7 +73,7 @@ func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 		await(t, "the container runs again while the hub is stopped", patience, func() error {
 			now, err := e.running(d.node)
 			if err == nil && (len(now) != 1 || now[0].Started == before[0].Started) {
-				err = fmt.Errorf("%d containers run", len(now))
+				err = fmt.Errorf("%d containers run, want a new one", len(now))
 			}
 			return err
 		})

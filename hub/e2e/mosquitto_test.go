@@ -100,7 +100,7 @@ func TestBehindMosquittoTheRootIsRotated(t *testing.T) {
 	d.run()
 	await(t, "a broker with only the former root refuses the device", patience, func() error {
 		if online, err := d.link.Online(); online || err == nil {
-			return fmt.Errorf("connected: %v, %v", online, err)
+			return fmt.Errorf("connected is %v with error %v, want an error", online, err)
 		}
 		return nil
 	})

@@ -67,7 +67,7 @@ func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.acks < 30 {
-			return fmt.Errorf("%d are", n.acks)
+			return fmt.Errorf("%d are, want 30", n.acks)
 		}
 		return nil
 	})

@@ -168,7 +168,7 @@ func newMixedVersions(t *testing.T, hubProgram string, agents [2]string) *mixedV
 	for _, d := range a.devices {
 		list, err := e.containers(d.node)
 		if err != nil || len(list) == 0 {
-			t.Fatalf("%s has %d containers, %v", d.node, len(list), err)
+			t.Fatalf("%s has %d containers, %v; want at least 1", d.node, len(list), err)
 		}
 		a.before = append(a.before, list)
 	}

@@ -103,7 +103,7 @@ func TestAnyFleetHasFewCards(t *testing.T) {
 		}
 		cards := incident.Cards(slices.Values(all))
 		if len(cards) > incident.MostCards {
-			t.Fatalf("%d incidents: %d cards", len(all), len(cards))
+			t.Fatalf("%d incidents have %d cards, more than MostCards", len(all), len(cards))
 		}
 		shown := 0
 		for _, c := range cards {
@@ -141,7 +141,7 @@ func TestACardSumsUpItsIncidents(t *testing.T) {
 	c := incident.Cards(slices.Values(all))[0]
 	if c.Key != "SiteDark" || fmt.Sprint(c.Sites) != "[site-0 site-1 site-2 site-3]" || c.Evicted != 4 ||
 		!c.Since.Equal(noon) || !c.NextMove.Equal(noon.Add(2*time.Hour)) {
-		t.Errorf("%+v", c)
+		t.Errorf("the card is %+v, want the sums and earliest times of its incidents", c)
 	}
 	if want := (fleet.IncidentCount{Nodes: 40, Pods: 20, Workloads: 3}); c.Count != want { // the sites lack pods of the same workloads
 		t.Errorf("counts %+v, want %+v", c.Count, want)
@@ -170,7 +170,7 @@ func TestTheWorstIncidentIsFirst(t *testing.T) {
 		for m, b := range ordered {
 			got := incident.Compare(a, b)
 			if (got < 0) != (n < m) || (got == 0) != (n == m) {
-				t.Errorf("%s to %s: %d", a.Name, b.Name, got)
+				t.Errorf("Compare(%s, %s) is %d, want the order of the list", a.Name, b.Name, got)
 			}
 		}
 	}

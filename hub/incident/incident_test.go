@@ -221,7 +221,7 @@ func TestMostOfTheFleetAtOnceIsOneIncident(t *testing.T) {
 		}
 	}
 	if !strings.HasSuffix(all.Message, "at once: 7 of 12 nodes within 5 s") || len(all.Examples) != 2 {
-		t.Errorf("%s: %s", all.Message, all.Examples)
+		t.Errorf("the message is %q with the examples %q, want 7 of 12 nodes and two examples", all.Message, all.Examples)
 	}
 	card := incident.Cards(slices.Values(w.open()))[0]
 	if card.Key != all.Name || len(card.Follows) != 2 || !card.Provisional(w.now) ||
@@ -570,7 +570,7 @@ func TestTheMessageOfAnImageIsShort(t *testing.T) {
 		w.put(pod("a", "oslo-0", waiting("ImagePullBackOff", "Back-off pulling image")))
 		w.wait(2 * time.Second)
 		if i := w.open()[0]; i.Message != "Image shop/kiosk:1 "+c.want || !strings.Contains(i.Detail, c.message) {
-			t.Errorf("%s: %q, detail %q", c.message, i.Message, i.Detail)
+			t.Errorf("%s: message %q with detail %q, want %q", c.message, i.Message, i.Detail, c.want)
 		}
 	}
 }

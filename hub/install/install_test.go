@@ -161,7 +161,7 @@ func TestADownloadIsTheFile(t *testing.T) {
 	for _, path := range []string{"/install/flotilla-device-mips", "/install/first", "/install/..%2f..%2fetc%2fpasswd",
 		"/install/flotilla-device-.deb", "/install/flotilla-device-"} {
 		if resp, body := get(path); resp.StatusCode != http.StatusNotFound || !strings.Contains(string(body), "armv6") {
-			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
+			t.Errorf("%s: %d %s, want 404 with the names of the agents", path, resp.StatusCode, body)
 		}
 	}
 	for _, name := range []string{"flotilla-boot-helper.socket", "flotilla-boot-deadman.service"} {

@@ -55,7 +55,7 @@ func TestAListIsReadStrictly(t *testing.T) {
 				d, ok := l.Of("pi-3")
 				if err != nil || l.Len() != 3 || a != (Machine{"pi-1", "oslo", Present}) || b.State != Shutdown ||
 					d.State != Gone || !ok {
-					t.Errorf("%v %v %v %v", err, a, b, d)
+					t.Errorf("%v, pi-1 is %v, pi-2 %v, pi-3 %v", err, a, b, d)
 				}
 			case err == nil || !strings.Contains(err.Error(), c.wrong):
 				t.Errorf("the error is %v, want %q", err, c.wrong)

@@ -34,10 +34,10 @@ func FuzzParse(f *testing.F) {
 		}
 		for name, m := range l.machines {
 			if m.Name != name || len(validation.IsDNS1123Subdomain(name)) > 0 || len(validation.IsValidLabelValue(m.Site)) > 0 {
-				t.Fatalf("accepted %+v", m)
+				t.Fatalf("an invalid name or site is accepted: %+v", m)
 			}
 			if m.State != Present && m.State != Shutdown && m.State != Gone {
-				t.Fatalf("accepted %+v", m)
+				t.Fatalf("an invalid state is accepted: %+v", m)
 			}
 		}
 		var objects []state.Object

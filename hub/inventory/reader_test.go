@@ -342,7 +342,7 @@ func TestAListIsReadOnlyOverTLS(t *testing.T) {
 func TestADirectoryIsNotRead(t *testing.T) {
 	if _, err := open(t.TempDir(), nil).read(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("a directory: %v", err)
+		t.Errorf("a directory: %v, want it refused", err)
 	}
 }
 

@@ -94,7 +94,7 @@ func TestAStormIsOneMessage(t *testing.T) {
 		}
 		time.Sleep(settles + 2*looks + time.Second) // between two checks, so that all incidents end at once
 		if _, sent := e.set(false); sent != "disk-00-opened" {
-			t.Errorf("sent %q", sent)
+			t.Errorf("sent %q, want one opening", sent)
 		}
 		for n := range 100 {
 			if len(m.get(name(n)).Told) != 1 {
@@ -106,7 +106,7 @@ func TestAStormIsOneMessage(t *testing.T) {
 		}
 		time.Sleep(2 * looks)
 		if _, sent := e.set(false); sent != "disk-00-opened disk-00-closed" {
-			t.Errorf("sent %q", sent)
+			t.Errorf("sent %q, want one opening and one end", sent)
 		}
 		end()
 	})

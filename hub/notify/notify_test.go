@@ -198,7 +198,7 @@ func TestASentMessageIsNotRepeatedWhileStoringFails(t *testing.T) {
 		m.put(closed)
 		time.Sleep(time.Minute)
 		if _, sent := e.set(false); sent != "a-opened b-opened a-closed" {
-			t.Errorf("sent %q", sent)
+			t.Errorf("sent %q, want each message once", sent)
 		}
 		end()
 	})
@@ -245,7 +245,7 @@ func TestAnIncidentThatClosesInTheQueueIsNotNotified(t *testing.T) {
 		})
 		time.Sleep(5 * time.Minute)
 		if _, sent := e.set(false); sent != "a-opened d-opened" {
-			t.Errorf("sent %q", sent)
+			t.Errorf("sent %q, want only the openings of a and d", sent)
 		}
 		end()
 	})

@@ -103,7 +103,7 @@ func TestHas(t *testing.T) {
 		"label:room": true, "label:room=": true, "label:board=": false, "label:zone=north-1": true, "label:none": false,
 	} {
 		if q := Parse(Nodes, term, nil); len(q.Terms) != 1 || q.Terms[0].Has(labels) != want {
-			t.Errorf("%s: want %v (%q)", term, want, q.Wrong)
+			t.Errorf("%s: Has must return %v (%q)", term, want, q.Wrong)
 		}
 	}
 }

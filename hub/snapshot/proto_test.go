@@ -58,7 +58,7 @@ func TestNodesAreStoredInProtobuf(t *testing.T) {
 		"nothing": data[:4]} {
 		if _, _, err := new(Decoder).Decode(store.Row{Kind: "nodes", Name: "pi-1", Object: data}); err == nil ||
 			!strings.Contains(err.Error(), "pi-1") {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: %v, want an error with the node's name", what, err)
 		}
 	}
 	if _, _, err := new(Decoder).Decode(store.Row{Kind: "records", Name: "pi-1", Object: data}); err == nil {

@@ -254,7 +254,7 @@ func TestARowWithAnotherNameIsRefused(t *testing.T) {
 			t.Logf("%s: the store itself returns %v", what, err)
 		} else if _, _, err := Load(t.Context(), st, time.Now()); err == nil ||
 			!strings.Contains(err.Error(), "default/a") || !strings.Contains(err.Error(), "restore a backup") {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: %v, want the row and advice", what, err)
 		}
 		if err := st.Close(); err != nil {
 			t.Fatal(err)
@@ -269,7 +269,7 @@ func TestARowWithTooManyObjectsIsRefused(t *testing.T) {
 		Object: json.RawMessage(`{"metadata":{"name":"a","namespace":"default"},"spec":{"containers":[` + strings.Repeat("{},", 1<<20) + "{}]}}")}
 	if _, _, err := new(Decoder).Decode(r); err == nil || !strings.Contains(err.Error(), "objects and lists") ||
 		!strings.Contains(err.Error(), "restore a backup") {
-		t.Errorf("%.200v", err)
+		t.Errorf("the error is %.200v, want the limit and advice", err)
 	}
 }
 

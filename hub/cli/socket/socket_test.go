@@ -14,7 +14,7 @@ import (
 func TestAnOrderWorksWithALongPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("deep/", 40))
 	if _, err := Ask(dir, "resume"); !errors.Is(err, ErrNoDirectory) || !strings.Contains(err.Error(), "--data-dir") {
-		t.Errorf("a missing directory: %v", err)
+		t.Errorf("a missing directory: %v, want ErrNoDirectory with advice", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestAnOrderWorksWithALongPath(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if answer, err := Ask(dir, "ca status"); err != nil || answer != UserName(os.Getuid())+" says ca status\n" {
-			t.Errorf("%q, %v", answer, err)
+			t.Errorf("the answer is %q, %v", answer, err)
 		}
 		if answer, err := Ask(dir, "fail"); err == nil || err.Error() != "there is a reason" || answer != "" {
 			t.Errorf("a failed order is answered %q, %v", answer, err)

@@ -59,7 +59,7 @@ func TestEveryTestOfARowExists(t *testing.T) {
 		}
 	}
 	if number != 24 {
-		t.Errorf("%d rows", number)
+		t.Errorf("%d rows, want 24", number)
 	}
 }
 
