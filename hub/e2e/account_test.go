@@ -88,7 +88,7 @@ func TestAUsersTokenAndTheOriginInTheAudit(t *testing.T) {
 	}{{"auth whoami", 0}, {"create namespace by-kubectl", 0}, {"create clusterrole x --verb get --resource nodes", 1}} {
 		if out, errs, code := kubectltest.RunInput(t, kubectl, config, "", strings.Fields(c.args)...); code != c.code ||
 			c.args == "auth whoami" && !strings.Contains(out, "olav") {
-			t.Errorf("kubectl %s: code %d, %s%s", c.args, code, out, errs)
+			t.Errorf("kubectl %s: code %d, want %d: %s%s", c.args, code, c.code, out, errs)
 		}
 	}
 	text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: by-page, namespace: default}\n"

@@ -69,10 +69,10 @@ func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 			var info struct{ Architecture string }
 			if text, err := json.Marshal(n.Status.NodeInfo); err != nil || json.Unmarshal(text, &info) != nil ||
 				info.Architecture != c.arch {
-				t.Errorf("the node's architecture is %q, %v", info.Architecture, err)
+				t.Errorf("the node's architecture is %q, %v; want %q", info.Architecture, err, c.arch)
 			}
 			if got := h.kubectl("get", "devicereport", node, "-o", "jsonpath={.hardware.board.name}"); got != c.profile {
-				t.Errorf("the reported board is %q", got)
+				t.Errorf("the reported board is %q, want %q", got, c.profile)
 			}
 			for _, r := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods,
 				"flotilla.dev/gpiochip", "flotilla.dev/i2c-1"} {

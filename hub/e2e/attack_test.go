@@ -78,7 +78,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			return nil
 		})
 		if got := look.receivedOf("evil"); len(got) > 0 {
-			t.Errorf("the broker delivered %q", got)
+			t.Errorf("the broker delivered the thief's messages %q", got)
 		}
 	})
 	t.Run("a device does not receive messages of other nodes", func(t *testing.T) {
@@ -129,7 +129,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			t.Fatal("there were no messages: the test proves nothing")
 		}
 		if got := look.receivedOf(`"namesake"`); len(got) > 0 {
-			t.Errorf("the broker delivered %q", got)
+			t.Errorf("the broker delivered messages of a node's namesake: %q", got)
 		}
 	})
 	t.Run("nothing is retained, and a will has only the device's own topics", func(t *testing.T) {
@@ -250,7 +250,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		_, err := join.Renew(t.Context(), oldID, join.Options{})
 		var d *join.Dismissal
 		if !errors.As(err, &d) {
-			t.Errorf("renewal by the replaced device: %v", err)
+			t.Errorf("renewal by the replaced device: %v, want its dismissal", err)
 		}
 		newer.run()
 		await(t, "the new device reconnects", patience, func() error { return h.ready(old.id.Node, corev1.ConditionTrue) })

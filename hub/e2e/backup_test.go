@@ -123,7 +123,7 @@ func TestARestoreWithAHubOnStandby(t *testing.T) {
 	a.start() // as a standby
 	if r := (command{path: hubProgram, args: []string{"resume", "--data-dir", a.dir}}).run(t); !strings.Contains(r.err,
 		"is a standby") {
-		t.Errorf("resume at the standby prints %s%s", r.out, r.err)
+		t.Errorf("resume at the standby prints %s%s, want a refusal", r.out, r.err)
 	}
 	printed := output(t, hubProgram, "resume", "--data-dir", b.dir)
 	b.runsOn(d, 2)

@@ -139,7 +139,7 @@ func (c *clocks) works(when string) {
 	c.h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"word":%q}}`, word))
 	await(c.t, when+": the device receives the desired state", patience, func() error { return c.d.stores(word) })
 	if printed := c.h.kubectl("logs", "deployment/sign"); !strings.Contains(printed, "hello") {
-		c.t.Errorf("%s: kubectl logs prints %q", when, printed)
+		c.t.Errorf("%s: kubectl logs prints %q, want hello", when, printed)
 	}
 }
 

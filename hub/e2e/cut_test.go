@@ -130,13 +130,13 @@ func TestAFlappingLine(t *testing.T) {
 	began := time.Now()
 	await(t, "the node, its pods and its lease have recovered", patience, func() error { return h.recovered(d, began) })
 	if len(turns)-1 > rounds/4 {
-		t.Errorf("Ready changed %d times while the link changed %d times", len(turns)-1, 2*rounds)
+		t.Errorf("Ready changed %d times while the link changed %d times, want at most %d", len(turns)-1, 2*rounds, rounds/4)
 	}
 	e.same(t, d.node, before, "a flapping line")
 	hubLines := strings.Count(h.output.String()[hubLog:], "\n")
 	deviceLines := strings.Count(d.output.String()[deviceSaid:], "\n")
 	if hubLines > 4*rounds || deviceLines > 4*rounds {
-		t.Errorf("%d interruptions write %d lines to the hub's log and %d to the device's", rounds, hubLines, deviceLines)
+		t.Errorf("%d interruptions write %d lines to the hub's log and %d to the device's, want at most 4 each", rounds, hubLines, deviceLines)
 	}
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
 		t.Errorf("a pod was evicted:\n%s", events)

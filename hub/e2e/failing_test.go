@@ -75,10 +75,10 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 		refused(fault, "still")
 		reported := h.output.String()[printed:]
 		if i == 0 && (!strings.Contains(reported, "fails (see") || !strings.Contains(reported, file) || !strings.Contains(reported, "dmesg")) { // later the hub logs this at most once a minute
-			t.Errorf("%s: the log is\n%s", fault, reported)
+			t.Errorf("%s: the log must name the fault, the file and dmesg:\n%s", fault, reported)
 		}
 		if lines := strings.Count(reported, "\n"); lines > 20 {
-			t.Errorf("%s: %d lines of log in %s:\n%s", fault, lines, grace, tail(reported, 30))
+			t.Errorf("%s: %d lines of log in %s, want at most 20:\n%s", fault, lines, grace, tail(reported, 30))
 		}
 		tracer.end(syscall.SIGTERM)
 		keep("after-" + strings.ToLower(strings.NewReplacer(":", "-", "=", "-", ",", "-").Replace(fault)))
@@ -89,7 +89,7 @@ func TestAFailingDiskOfTheHub(t *testing.T) {
 	refused("its database was moved", "moved")
 	alive("its database was moved")
 	if printed := h.output.String(); !strings.Contains(printed, "MOVED OR REMOVED") {
-		t.Errorf("log after the database was moved:\n%s", tail(printed, 5))
+		t.Errorf("the log must report the moved database:\n%s", tail(printed, 5))
 	}
 	if err := os.Rename(file+".bak", file); err != nil {
 		t.Fatal(err)

@@ -110,7 +110,7 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 			}
 		}
 		if age := time.Since(h.lastSeen("sim-0001")); age > grace {
-			t.Errorf("%s: the newest lease is %s old", when, age)
+			t.Errorf("%s: the newest lease is %s old, more than the grace period", when, age)
 		}
 		h.checkNotes(n)
 		for _, page := range []string{"/healthz", "/metrics", "/api/v1/pods"} {
@@ -131,7 +131,7 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 		return err
 	})
 	if _, err := h.get("/readyz"); err == nil || !strings.Contains(err.Error(), "disk") {
-		t.Errorf("/readyz on a full disk: %v", err)
+		t.Errorf("/readyz on a full disk: %v, want the cause", err)
 	}
 	h.kill()
 	began := time.Now()
@@ -140,12 +140,12 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 	h.allReady(6)
 	alive("started on a full disk")
 	if err := create(9000); !errors.As(err, &refused) || refused.code != http.StatusInsufficientStorage {
-		t.Errorf("create after a start on a full disk: %v", err)
+		t.Errorf("create after a start on a full disk: %v, want 507", err)
 	}
 	for i := range 3 { // users can still delete objects
 		name := fmt.Sprintf("pad-%04d", i)
 		if _, err := h.ask(context.Background(), http.MethodDelete, base+"/"+name, "", nil); err != nil {
-			t.Errorf("deleting on a full disk: %v", err)
+			t.Errorf("deleting on a full disk must succeed: %v", err)
 			continue
 		}
 		n.gone(name)
@@ -232,7 +232,7 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 		}
 		for end := time.Now().Add(2 * grace); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
 			if age := time.Since(h.lastSeen(d.node)); age > grace {
-				t.Fatalf("%s: the lease is %s old", c.name, age)
+				t.Fatalf("%s: the lease is %s old, more than the grace period", c.name, age)
 			}
 			if err := h.ready(d.node, c.ready); err != nil {
 				t.Fatalf("%s: %v", c.name, err)

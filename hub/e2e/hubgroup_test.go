@@ -178,7 +178,7 @@ func TestKubectlInContainersThroughAStandby(t *testing.T) {
 	s.Await("begun\n")
 	a.kill()
 	if rest, code := s.End(); code == 0 {
-		t.Errorf("kubectl exec, when the leader was killed: output %q, code %d", rest, code)
+		t.Errorf("kubectl exec, when the leader was killed: output %q, code %d, want a failure", rest, code)
 	}
 	await(t, "a command runs at the new leader", patience, func() error {
 		if out, errs, code := kubectltest.Run(t, kubectl(t), b.config, "exec", "box", "-c", "web", "--", "/tool", "print",
@@ -462,7 +462,7 @@ func TestThreeHubs(t *testing.T) {
 	i := slices.Index(first.args, "--peer-listen")
 	r := command{path: program(t, "hub", here), args: append(same, "--peer-address", first.args[i+1])}.run(t)
 	if r.code == 0 || !strings.Contains(r.err, "give each hub") || !strings.Contains(r.err, first.args[i+1]) {
-		t.Errorf("a hub with the leader's address exited with code %d: %s", r.code, r.err)
+		t.Errorf("a hub with the leader's address exited with code %d, want a failure with the reason: %s", r.code, r.err)
 	}
 	if !leads(first) {
 		t.Error("the first hub must still lead")

@@ -63,7 +63,7 @@ func TestADeviceRunsAnImageOfItsHub(t *testing.T) {
 		r := command{path: program(t, "hub", here), args: []string{"image", "rm", "hub/shop/till:1",
 			"--data-dir", h.dir}}.run(t)
 		if r.code == 0 || !strings.Contains(r.err, "is used by") {
-			t.Errorf("image rm of a used image: code %d: %s%s", r.code, r.out, r.err)
+			t.Errorf("image rm of a used image must be refused: code %d: %s%s", r.code, r.out, r.err)
 		}
 
 		h.kill()

@@ -277,7 +277,7 @@ func (p *twoHubs) reads(standby *hub) {
 		}
 		defer func() { _ = answer.Body.Close() }()
 		if answer.StatusCode != http.StatusOK {
-			p.t.Errorf("GET %s at the standby: %s", path, answer.Status)
+			p.t.Errorf("GET %s at the standby: %s, want 200", path, answer.Status)
 		}
 		return answer.Header
 	}

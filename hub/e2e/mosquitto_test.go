@@ -62,19 +62,19 @@ func TestAFleetSurvivesMosquitto(t *testing.T) {
 		t.Error("the hub's log must report the unreachable broker")
 	}
 	if m := h.metric(t, "flotilla_broker_connected"); m != "flotilla_broker_connected 0" {
-		t.Errorf("nodes without a broker: %q", m)
+		t.Errorf("without a broker the metric is %q, want 0", m)
 	}
 	mosquitto(t, dir, address)
 	h.allReady(3)
 	if m := h.metric(t, "flotilla_broker_connected"); m != "flotilla_broker_connected 1" {
-		t.Errorf("nodes after the broker's return: %q", m)
+		t.Errorf("after the broker's return the metric is %q, want 1", m)
 	}
 	devices[2].runs(h, "after-the-outage")
 	for _, p := range []string{"before", "after-a-restart", "after-a-kill"} {
 		var pod corev1.Pod
 		if err := h.read("/api/v1/namespaces/default/pods/"+p, &pod); err != nil || pod.DeletionTimestamp != nil ||
 			pod.Status.Phase != corev1.PodRunning {
-			t.Errorf("pod %s: %s, deleted %v, %v", p, pod.Status.Phase, pod.DeletionTimestamp, err)
+			t.Errorf("pod %s is %s, deleted %v, %v; want it to run", p, pod.Status.Phase, pod.DeletionTimestamp, err)
 		}
 	}
 }

@@ -32,12 +32,12 @@ func TestADeviceMovesToAnotherHub(t *testing.T) {
 			r := move(hub)
 			if r.code != 2 || !strings.Contains(r.err, want) || !strings.Contains(r.err, "--forget-workloads") ||
 				!strings.Contains(r.err, d.node) {
-				t.Errorf("join without --forget-workloads: code %d, %q", r.code, r.err)
+				t.Errorf("join without --forget-workloads must be refused: code %d, %q", r.code, r.err)
 			}
 		}
 		if r := move(next, "--forget-workloads", "--engine", "/nowhere/engine.sock"); r.code == 0 ||
 			!strings.Contains(r.err, "--engine none") {
-			t.Errorf("join with a missing engine: code %d, %q", r.code, r.err)
+			t.Errorf("join with a missing engine must be refused: code %d, %q", r.code, r.err)
 		}
 		if list, err := e.running(d.node); err != nil || len(list) != 2 {
 			t.Fatalf("%d containers run after refused joins, %v", len(list), err)

@@ -74,7 +74,7 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 			t.Fatal(err)
 		}
 		if info, _ := os.Stat(m.conf); info.Mode().Perm() != 0o600 {
-			t.Errorf("%s contains a password but has mode %s", m.conf, info.Mode())
+			t.Errorf("%s contains a password but has mode %s, want 0600", m.conf, info.Mode())
 		}
 		conf := strings.NewReplacer("127.0.0.1:4222", freePort(t), "0.0.0.0:6222", routes[i], "0.0.0.0:", "127.0.0.1:",
 			dir+"/jetstream", filepath.Join(t.TempDir(), "js")).Replace(string(text))

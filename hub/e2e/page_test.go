@@ -118,6 +118,6 @@ func (h *hub) typeIn(p corev1.Pod, path string) {
 		printed += string(part)
 	}
 	if !strings.Contains(printed, "\nhello from the page") || !strings.Contains(printed, "exit code 3") {
-		h.t.Errorf("the terminal in %s printed %q", p.Name, printed)
+		h.t.Errorf("the terminal in %s printed %q, want the hello and exit code 3", p.Name, printed)
 	}
 }

@@ -90,7 +90,7 @@ func TestAPausedAgent(t *testing.T) {
 	began := time.Now()
 	d.pause(5 * grace)
 	if err := h.ready(d.node, corev1.ConditionUnknown); err != nil {
-		t.Errorf("node of an agent that was paused for %s: %v", time.Since(began), err)
+		t.Errorf("an agent was paused for %s, want its node Unknown: %v", time.Since(began), err)
 	}
 	began = time.Now()
 	await(t, "the node, its pods and its lease have recovered", patience, func() error { return h.recovered(d, began) })
@@ -148,7 +148,7 @@ func TestAnEngineThatHangs(t *testing.T) {
 			}
 			for end := time.Now().Add(2 * grace); time.Now().Before(end); time.Sleep(time.Second) {
 				if age := time.Since(h.lastSeen(d.node)); age > grace {
-					t.Errorf("%s: the lease is %s old", f.name, age)
+					t.Errorf("%s: the lease is %s old, more than the grace period", f.name, age)
 				}
 			}
 			e.same(t, d.node, before, f.name)

@@ -63,13 +63,13 @@ func TestPlatforms(t *testing.T) {
 			}
 			if out := run("hub", "version"); !strings.HasPrefix(out, "flotilla-hub ") ||
 				!strings.Contains(out, " linux/"+p.arch+" ") {
-				t.Errorf("flotilla-hub version prints %q", out)
+				t.Errorf("flotilla-hub version prints %q, want its name and platform", out)
 			}
 			if out := run("hub", "serve", "--print-config"); !strings.Contains(out, "node-monitor-grace-period: 40s") {
-				t.Errorf("flotilla-hub serve --print-config prints %q", out)
+				t.Errorf("flotilla-hub serve --print-config prints %q, want the default grace period", out)
 			}
 			if out := run("device", "version"); !strings.HasPrefix(out, "flotilla-device ") {
-				t.Errorf("flotilla-device version prints %q", out)
+				t.Errorf("flotilla-device version prints %q, want its name", out)
 			}
 			var report struct {
 				Host struct {

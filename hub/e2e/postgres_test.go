@@ -67,7 +67,7 @@ func TestAHubSurvivesItsPostgreSQLServer(t *testing.T) {
 		t.Fatalf("%d refusals and %d acknowledged writes prove nothing", refusals, n.acks)
 	}
 	if alone() && slowest > 22*time.Second {
-		t.Errorf("a request waited for %s", slowest)
+		t.Errorf("a request waited for %s, want at most 22 s", slowest)
 	}
 	if h.ended() {
 		t.Fatalf("the hub has exited: %s", tail(h.output.String(), 10))

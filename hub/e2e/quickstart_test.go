@@ -50,11 +50,11 @@ func TestMakeRun(t *testing.T) {
 		if name := h.ownNode(); machine == "" {
 			machine = name
 		} else if machine != name {
-			t.Errorf("this machine was node %s before, and is node %s", machine, name)
+			t.Errorf("this machine was node %s before, and is now node %s", machine, name)
 		}
 		await(t, "the sample workload is available", patience, func() error { return h.available("kiosk", 3) })
 		if out := h.kubectl("get", "nodes"); strings.Count(out, "sim-") != 8 {
-			t.Errorf("kubectl get nodes prints\n%s", out)
+			t.Errorf("kubectl get nodes must print 8 simulated nodes:\n%s", out)
 		}
 		if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGINT); err != nil { // the terminal sends Ctrl-C to the whole group
 			t.Fatal(err)

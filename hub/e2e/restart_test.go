@@ -126,21 +126,21 @@ func TestRestarts(t *testing.T) {
 		h.start()
 		reported()
 		if out := h.kubectl("logs", "deployment/sign"); !strings.Contains(out, "hello from the hub") {
-			t.Errorf("kubectl logs printed %q", out)
+			t.Errorf("kubectl logs printed %q, want the config map's value", out)
 		}
 		if out := output(t, program(t, "device", here), "status", "--state-dir", d.dir); !strings.Contains(out,
 			"connected") || !strings.Contains(out, "sign-") {
-			t.Errorf("flotilla-device status printed\n%s", out)
+			t.Errorf("flotilla-device status must print the connection and the pods:\n%s", out)
 		}
 
 		// The device leaves the fleet.
 		d.stop()
 		output(t, program(t, "device", here), "reset", "--yes", "--state-dir", d.dir, "--engine", e.socket)
 		if left, err := e.containers(d.node); err != nil || len(left) > 0 {
-			t.Errorf("containers after reset: %v, %v", left, err)
+			t.Errorf("reset leaves the containers %v, %v", left, err)
 		}
 		if left, _ := filepath.Glob(filepath.Join(d.dir, "*")); len(left) != 1 || filepath.Base(left[0]) != "lock" {
-			t.Errorf("files after reset: %v", left)
+			t.Errorf("reset leaves the files %v, want only lock", left)
 		}
 	})
 }

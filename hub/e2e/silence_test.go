@@ -48,14 +48,14 @@ func TestASilentDevice(t *testing.T) {
 
 		if printed := h.kubectlWith(kioskYAML, "apply", "-f", "-"); !strings.Contains(printed,
 			"deployment.apps/kiosk created") {
-			t.Errorf("kubectl apply printed %q", printed)
+			t.Errorf("kubectl apply printed %q, want the created deployment", printed)
 		}
 		h.runsOn(oslo, 1)
 		h.runsOn(bergen, 1)
 		await(t, "both replicas are available", patience, func() error { return h.available("kiosk", 2) })
 		old, err := h.pods("kiosk", oslo.node)
 		if err != nil || len(old) != 1 {
-			t.Fatalf("pods on %s: %d, %v", oslo.node, len(old), err)
+			t.Fatalf("node %s has %d pods, %v; want 1", oslo.node, len(old), err)
 		}
 
 		oslo.kill()
@@ -112,7 +112,7 @@ func (h *hub) registered(d *device, site string) {
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
 			corev1.ResourcePods} {
 			if q := list[name]; q.Sign() <= 0 {
-				h.t.Errorf("the node has capacity %s of %s", q.String(), name)
+				h.t.Errorf("the node reports %s of %s, want more than 0", q.String(), name)
 			}
 		}
 	}
@@ -169,20 +169,20 @@ func (h *hub) becomesUnknown(d *device, seen time.Time) {
 		h.t.Fatal(err)
 	}
 	if c := ready(n); c.Reason != "NodeStatusUnknown" || c.Message != "Kubelet stopped posting node status." {
-		h.t.Errorf("Ready is Unknown for %s: %s", c.Reason, c.Message)
+		h.t.Errorf("Ready is Unknown with %s: %s; want Kubernetes' reason and message", c.Reason, c.Message)
 	}
 	if !tainted(n, corev1.TaintEffectNoSchedule) {
-		h.t.Fatalf("the taints of the silent node are %v", n.Spec.Taints)
+		h.t.Fatalf("the taints of the silent node are %v, want NoSchedule", n.Spec.Taints)
 	}
 	await(h.t, "the node is tainted after the check of its site", patience, func() error {
 		n, err := h.node(d.node)
 		if err == nil && !tainted(n, corev1.TaintEffectNoExecute) {
-			err = fmt.Errorf("the node's taints are %v", n.Spec.Taints)
+			err = fmt.Errorf("the node's taints are %v, want NoExecute", n.Spec.Taints)
 		}
 		return err
 	})
 	if out := h.kubectl("get", "node", d.node); !strings.Contains(out, "NotReady") {
-		h.t.Errorf("kubectl get node prints %s", out)
+		h.t.Errorf("kubectl get node prints %s, want NotReady", out)
 	}
 }
 
@@ -220,7 +220,7 @@ func (h *hub) leaves(d *device, old corev1.Pod) {
 		h.t.Errorf("the pod was Terminating %s after the taint, want %s", after, toleration)
 	}
 	if out := h.kubectl("get", "pod", old.Name); !strings.Contains(out, "Terminating") {
-		h.t.Errorf("kubectl get pod prints %s", out)
+		h.t.Errorf("kubectl get pod prints %s, want Terminating", out)
 	}
 	p, err := find()
 	if err != nil {
@@ -252,7 +252,7 @@ func (h *hub) comesBack(d *device, old corev1.Pod) {
 	await(h.t, d.node+" is ready again", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
 	n, err := h.node(d.node)
 	if err != nil || len(n.Spec.Taints) > 0 {
-		h.t.Errorf("the returned node has the taints %v, %v", n.Spec.Taints, err)
+		h.t.Errorf("the returned node has the taints %v, %v; want none", n.Spec.Taints, err)
 	}
 	h.runsOn(d, 0)
 	await(h.t, "the old pod is removed from the device", patience, func() error {

@@ -74,7 +74,7 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 	}
 	await(t, "the hub still receives leases", patience, func() error {
 		if age := time.Since(h.lastSeen(d.node)); age > 20*time.Second {
-			return fmt.Errorf("the newest lease is %s old", age)
+			return fmt.Errorf("the newest lease is %s old, want at most 20 s", age)
 		}
 		return nil
 	})

@@ -69,7 +69,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 		r := command{path: program(t, "hub", here), args: []string{"doctor", "--data-dir", h.dir}}.run(t)
 		if r.code != 0 || !strings.Contains(r.out, says) ||
 			(h == b) != strings.Contains(r.out, "it is on standby at https://"+b.https) {
-			t.Errorf("doctor exited with code %d: %s%s", r.code, r.out, r.err)
+			t.Errorf("doctor exited with code %d, or does not name the hub's role: %s%s", r.code, r.out, r.err)
 		}
 	}
 
@@ -105,7 +105,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _ = answer.Body.Close(); answer.StatusCode != http.StatusForbidden {
-		t.Errorf("a form without the session's token: %s", answer.Status)
+		t.Errorf("a form without the session's token: %s, want 403", answer.Status)
 	}
 
 	a.kill()
@@ -136,7 +136,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 	there.goes("/settings", url.Values{"action": {"backup"}})
 	leading.csrf = there.csrf
 	if code := leading.code("/settings"); code != http.StatusOK {
-		t.Errorf("the former leader answers the session %d", code)
+		t.Errorf("the former leader answers the session with %d, want 200", code)
 	}
 	at := &url.URL{Scheme: "https", Host: a.https}
 	had := jar.Cookies(at)
@@ -148,7 +148,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 	again.SetCookies(at, had) // a browser that has not received the new cookie
 	for _, h := range []*hub{a, b} {
 		if code := h.visitor(again).code("/settings"); code != http.StatusUnauthorized {
-			t.Errorf("after a logout at one hub the page answers %d at hub %s", code, h.https)
+			t.Errorf("after a logout at one hub the page answers %d at hub %s, want 401", code, h.https)
 		}
 	}
 }

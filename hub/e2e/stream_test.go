@@ -58,7 +58,7 @@ func TestKubectlInContainers(t *testing.T) {
 		s.Await("begun\n")
 		h.stop()
 		if rest, code := s.End(); code != 1 || !strings.Contains(rest, "the hub is shutting down") {
-			t.Errorf("kubectl exec, when the hub stops: output %q, code %d", rest, code)
+			t.Errorf("kubectl exec, when the hub stops: output %q, code %d; want the reason and code 1", rest, code)
 		}
 		h.start()
 		await(t, d.node+" is back", patience, func() error {
@@ -115,7 +115,7 @@ func (h *hub) executes(t *testing.T) {
 	}
 	if out, errs, code := kubectltest.Run(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--",
 		"/nothing"); code == 0 || !strings.Contains(out+errs, "/nothing") {
-		t.Errorf("exec of an unknown program: code %d, %q, %q", code, out, errs)
+		t.Errorf("exec of an unknown program must fail and name it: code %d, %q, %q", code, out, errs)
 	}
 }
 
@@ -148,7 +148,7 @@ func (h *hub) copies(t *testing.T) {
 	h.slowly(t, nil, "cp", "-c", "web", "box:/tmp/there", filepath.Join(dir, "back"))
 	is, err := os.ReadFile(filepath.Join(dir, "back"))
 	if err != nil || !bytes.Equal(is, was) {
-		t.Errorf("%d bytes were copied, %d copied back, %v", len(was), len(is), err)
+		t.Errorf("%d bytes were copied, and %d other bytes copied back, %v", len(was), len(is), err)
 	}
 	want := fmt.Sprintf("%d %x\n", len(was), sha256.Sum256(was))
 	if printed := h.slowly(t, bytes.NewReader(was), "exec", "-i", "box", "-c", "web", "--", "/tool",
@@ -179,7 +179,7 @@ func (h *hub) attaches(t *testing.T, e *engine) {
 	s.Say("hello\n")
 	s.Await("hello\n")
 	if printed := h.kubectl("logs", "box", "-c", "parrot"); printed != "hello\n" {
-		t.Errorf("the container's log is %q", printed)
+		t.Errorf("the container's log is %q, want hello", printed)
 	}
 	s.Signal(os.Interrupt)
 	_, _ = s.End()
@@ -251,7 +251,7 @@ func (h *hub) follows(t *testing.T, e *engine) {
 	}
 	s.Kill()
 	if printed := h.kubectl("logs", "box", "-c", "talker", "--limit-bytes=14"); printed != "line 1\nline 2\n" {
-		t.Errorf("logs --limit-bytes=14 prints %q", printed)
+		t.Errorf("logs --limit-bytes=14 prints %q, want the first two lines", printed)
 	}
 	var crowd errgroup.Group
 	for range 40 { // more logs than a device serves at a time
@@ -268,11 +268,11 @@ func (h *hub) follows(t *testing.T, e *engine) {
 	}
 	if printed := h.kubectl("logs", "box", "-c", "talker", "--tail=1",
 		"--timestamps"); !regexp.MustCompile(`^20\S+Z line \d+\n$`).MatchString(printed) {
-		t.Errorf("logs --tail=1 prints %q", printed)
+		t.Errorf("logs --tail=1 prints %q, want one line with its time", printed)
 	}
 	if printed := h.kubectl("logs", "box", "--all-containers", "--tail=1", "--prefix"); !strings.Contains(printed,
 		"[pod/box/web] serving on :8080\n") || !strings.Contains(printed, "[pod/box/talker] line ") {
-		t.Errorf("logs --all-containers prints %q", printed)
+		t.Errorf("logs --all-containers prints %q, want lines of web and talker", printed)
 	}
 	if _, errs, code := kubectltest.Run(t, kubectl(t), h.config, "logs", "-p", "box", "-c", "talker"); code != 1 ||
 		!strings.Contains(errs, `previous terminated container "talker" in pod "box" not found`) {

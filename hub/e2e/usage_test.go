@@ -222,7 +222,7 @@ func TestADeepDataDirectory(t *testing.T) {
 	h.start()
 	if out := output(t, program(t, "hub", here), "resume", "--data-dir", h.dir); !strings.Contains(out,
 		"resumed 0 devices") {
-		t.Errorf("resume printed %q", out)
+		t.Errorf("resume printed %q, want 0 devices", out)
 	}
 }
 

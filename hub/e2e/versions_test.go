@@ -114,7 +114,7 @@ func (a *mixedVersions) works(when string) {
 		d.engine.same(a.t, d.node, a.before[i], when)
 		pods, err := a.pods("sign", d.node)
 		if err != nil || len(pods) == 0 {
-			a.t.Fatalf("%s: %d pods on %s, %v", when, len(pods), d.node, err)
+			a.t.Fatalf("%s: %d pods on %s, %v; want at least 1", when, len(pods), d.node, err)
 		}
 		if printed := a.kubectl("logs", pods[0].Name); !strings.Contains(printed, "hello") {
 			a.t.Errorf("%s: the log of %s is %q", when, pods[0].Name, printed)

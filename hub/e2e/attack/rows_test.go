@@ -98,7 +98,7 @@ func TestASuccessfulAttackIsReported(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			if seen, err := c.run(t.Context(), softHub(t, c.hub)); err == nil || !strings.Contains(err.Error(), c.wrong) {
-				t.Errorf("the attack returned %v, seen %s", err, seen)
+				t.Errorf("the attack returned %v, seen %s; want an error with %q", err, seen, c.wrong)
 			}
 		})
 	}

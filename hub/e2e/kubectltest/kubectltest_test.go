@@ -15,7 +15,7 @@ func TestEveryKubectlAsksItsServer(t *testing.T) {
 		t.Run(minor, func(t *testing.T) {
 			kubectl := Build(t, minor)
 			if again := Build(t, minor); again != kubectl {
-				t.Errorf("two builds of one version: %s and %s", kubectl, again)
+				t.Errorf("two builds of one version differ: %s and %s", kubectl, again)
 			}
 			agent := ""
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -36,7 +36,7 @@ func TestEveryKubectlAsksItsServer(t *testing.T) {
 			}
 			if _, errs, code := Run(t, kubectl, config, "no-such-command"); code != 1 ||
 				!strings.Contains(errs, "unknown command") {
-				t.Errorf("unknown command: exit code %d, %q", code, errs)
+				t.Errorf("an unknown command has exit code %d, want 1: %q", code, errs)
 			}
 		})
 	}

@@ -31,7 +31,7 @@ func TestOnlyASuccessfulMeasurementChangesThePage(t *testing.T) {
 		}
 		if got := read(); strings.Contains(got, "old") || strings.Count(got, "| new |") != 1 ||
 			!strings.HasPrefix(got, "# Page\n") || !strings.HasSuffix(got, "rest <!-- broker: begin -->\n") {
-			t.Errorf("the page is %q", got)
+			t.Errorf("the page is %q, want only the new table between the same text", got)
 		}
 	}
 	measured = false
