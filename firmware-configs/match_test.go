@@ -48,13 +48,13 @@ func TestEveryFakeRootMatchesItsProfile(t *testing.T) {
 		"raspberrypi-armv6": "arm", "beaglebone-black": "arm", "generic-x86-64": "amd64", "generic-arm64": "arm64",
 	}
 	if len(profiles) != len(arches) {
-		t.Errorf("the test has %d boards for %d profiles", len(arches), len(profiles))
+		t.Errorf("the test has %d boards for %d profiles, want one for each", len(arches), len(profiles))
 	}
 	for name, arch := range arches {
 		t.Run(name, func(t *testing.T) {
 			p, err := Match(profiles, fakeBoard(t, filepath.Join("testdata", name, "root"), arch))
 			if err != nil || p == nil {
-				t.Fatalf("the board matches %v, %v", p, err)
+				t.Fatalf("the board matches %v, %v; want a profile", p, err)
 			}
 			got, err := json.MarshalIndent(p, "", "  ")
 			if err != nil {
@@ -184,7 +184,7 @@ func TestBoardOf(t *testing.T) {
 	}
 	for _, bad := range []string{"", "null", "[]", `{"board":{"compatible":"a"}}`} {
 		if b := BoardOf(status, json.RawMessage(bad)); b.Arch != "arm64" || len(b.Compatible) != 0 {
-			t.Errorf("hardware %q: got %+v", bad, b)
+			t.Errorf("hardware %q: the board is %+v, want only arm64", bad, b)
 		}
 	}
 }

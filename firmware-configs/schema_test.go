@@ -36,10 +36,10 @@ func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 		}
 		_, parsed := Parse([]byte(text))
 		if (parsed == nil) != want {
-			t.Errorf("%s: the parser's result is %v", name, parsed)
+			t.Errorf("%s: the parser's result is %v, want it accepted: %t", name, parsed, want)
 		}
 		if r := v.Validate(tree); r.IsValid() != want {
-			t.Errorf("%s: the schema's result is %v", name, r.Errors)
+			t.Errorf("%s: the schema's result is %v, want it accepted: %t", name, r.Errors, want)
 		}
 	}
 	files, err := filepath.Glob("profiles/*.yaml")

@@ -92,11 +92,11 @@ func (w *world) has(want ...string) {
 			line = n.Name + " " + strings.Join(n.Spec.PodCIDRs, ",") + " " + c.Reason
 			if last := n.Status.Conditions[len(n.Status.Conditions)-1]; last.Type != corev1.NodeReady ||
 				c.Status != corev1.ConditionFalse || c.Message == "" {
-				w.t.Errorf("conditions of %s: %+v", n.Name, n.Status.Conditions)
+				w.t.Errorf("the conditions of %s are %+v, want one with a message before Ready", n.Name, n.Status.Conditions)
 			}
 		}
 		if len(n.Spec.PodCIDRs) > 0 && n.Spec.PodCIDR != n.Spec.PodCIDRs[0] {
-			w.t.Errorf("podCIDR of %s is %s", n.Name, n.Spec.PodCIDR)
+			w.t.Errorf("podCIDR of %s is %s, want the first of podCIDRs", n.Name, n.Spec.PodCIDR)
 		}
 		got = append(got, strings.TrimSpace(line))
 	}

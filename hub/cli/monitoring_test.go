@@ -39,7 +39,7 @@ func TestPrometheusFilesAreWritten(t *testing.T) {
 	}
 	before, err := os.Stat(key)
 	if err != nil || before.Mode().Perm() != 0o600 {
-		t.Fatalf("mode of the key: %v, %v", before, err)
+		t.Fatalf("the key's file is %v, %v; want mode 0600", before, err)
 	}
 	// The user has added jobs; running the command again only renews the certificate.
 	scrape := filepath.Join(dir, monitoring.ScrapeFile)
@@ -50,7 +50,7 @@ func TestPrometheusFilesAreWritten(t *testing.T) {
 	holds(monitoring.ScrapeFile, "mine")
 	holds(monitoring.KeyFile, "second")
 	if after, err := os.Stat(key); err != nil || owner(after) != owner(before) || after.Mode() != before.Mode() {
-		t.Errorf("mode of the new key: %v, of the former: %v (%v)", after, before, err)
+		t.Errorf("the new key's file is %v, the former's %v (%v); want the same mode and owner", after, before, err)
 	}
 }
 

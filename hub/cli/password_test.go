@@ -48,7 +48,7 @@ func TestTheDatabaseIsClosedWhileAPasswordIsTyped(t *testing.T) {
 			}
 		}})
 		if err := root.Execute(); !errors.As(err, new(ErrUsage)) || !asked {
-			t.Errorf("user %s without a password: %v", command, err)
+			t.Errorf("user %s without a password: %v, want ErrUsage after a question", command, err)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func TestARevocationOfAnUnknownNameGivesAHint(t *testing.T) {
 		out := run(tt.command, "revoke", tt.name)
 		if !strings.Contains(out, " of "+tt.name+" issued until now have ended") ||
 			strings.Contains(out, "no record of that name") != tt.none {
-			t.Errorf("%s revoke %s prints %q", tt.command, tt.name, out)
+			t.Errorf("%s revoke %s prints %q, want a hint: %t", tt.command, tt.name, out, tt.none)
 		}
 	}
 }

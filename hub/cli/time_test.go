@@ -40,7 +40,7 @@ func TestCommandsUseTheHubsTime(t *testing.T) {
 	go func() {
 		ended <- socket.Serve(ctx, filepath.Join(dir, socket.Name), func(_ context.Context, _, order string) (string, error) {
 			if order != "time" {
-				t.Errorf("the hub received the order %q", order)
+				t.Errorf("the hub received the order %q, want time", order)
 			}
 			return says.Load().(string), nil
 		})

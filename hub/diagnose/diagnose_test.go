@@ -192,7 +192,7 @@ func TestPodFindings(t *testing.T) {
 		}
 		if since := noon.Sub(f.Since); since != c.since || c.due == 0 != f.Due.IsZero() || c.due > 0 &&
 			f.Due.Sub(f.Since) != c.due {
-			t.Errorf("%s: the finding is since %s and due at %s", c.rule, since, f.Due)
+			t.Errorf("%s: the finding began %s ago and is due at %s; want %s ago, due after %s", c.rule, since, f.Due, c.since, c.due)
 		}
 		if f != diagnose.Pod(s, s.Pod("default", "p").DeepCopy()) {
 			t.Errorf("%s: two findings of the same pod differ", c.rule)
@@ -308,7 +308,7 @@ func TestTroubledSites(t *testing.T) {
 	} {
 		if s := (&fleet.Site{Status: c.status}); diagnose.Disrupted(s) != c.disrupted ||
 			diagnose.SiteTroubled(s) != c.troubled {
-			t.Errorf("%+v: disrupted %v, troubled %v", c.status, diagnose.Disrupted(s), diagnose.SiteTroubled(s))
+			t.Errorf("%+v: disrupted is %v, troubled is %v", c.status, diagnose.Disrupted(s), diagnose.SiteTroubled(s))
 		}
 	}
 }

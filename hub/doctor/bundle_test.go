@@ -262,7 +262,7 @@ func TestSecretsOfTheSettingsAreRemovedExactly(t *testing.T) {
 			}
 		}
 		if !strings.HasSuffix(files["log.txt"], "kept") {
-			t.Errorf("%s: secrets masked in the log: %q", name, files["log.txt"])
+			t.Errorf("%s: the masked log is %q, want the other text kept", name, files["log.txt"])
 		}
 	}
 }

@@ -204,7 +204,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p, _ := made(t)
 			if all := Examine(t.Context(), p); Worst(all) != OK {
-				t.Fatalf("findings in an undamaged directory: %v", all)
+				t.Fatalf("an undamaged directory has the findings %v, want only OK", all)
 			}
 			dir := p.Config.DataDir
 			c.damage(&p, func(name string) string { return filepath.Join(dir, name) })
@@ -212,7 +212,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 			all := Examine(t.Context(), p)
 			says(t, all, c.level, c.what, c.words)
 			if got := Worst(all); c.level == Fail && got != Fail || c.level == OK && got != OK {
-				t.Errorf("the highest level is %s", got)
+				t.Errorf("the highest level is %s, want %s", got, c.level)
 			}
 			if after := tree(t, dir); after != before {
 				t.Errorf("the checks changed the directory from\n%sto\n%s", before, after)
@@ -231,7 +231,7 @@ func TestFilesOfAKilledHubAreReadAndNotChanged(t *testing.T) {
 	}
 	e, err := store.Examine(t.Context(), store.Options{Dir: p.Config.DataDir})
 	if err != nil || !e.Running || e.URL != "https://192.0.2.1" {
-		t.Errorf("findings about a running hub: %+v, %v", e, err)
+		t.Errorf("examined a running hub: %+v, %v", e, err)
 	}
 	e.Close()
 	killed := t.TempDir()
@@ -250,7 +250,7 @@ func TestFilesOfAKilledHubAreReadAndNotChanged(t *testing.T) {
 	before := tree(t, killed)
 	e, err = store.Examine(t.Context(), store.Options{Dir: killed})
 	if err != nil || e.Running || e.Damage != "" || e.URL != "https://192.0.2.1" {
-		t.Errorf("findings about a killed hub: %+v, %v", e, err)
+		t.Errorf("examined a killed hub: %+v, %v; want it stopped and undamaged", e, err)
 	}
 	e.Close()
 	if after := tree(t, killed); after != before {

@@ -14,7 +14,7 @@ func TestTheListingNamesFilesOfAKilledHub(t *testing.T) {
 		"backups/hub-20260102T030405Z.db.part", "backups/before-schema-7-20260102T030405Z.db.part-journal",
 	} {
 		if got := named("/data", filepath.Join("/data", name)); got != filepath.Join("/data", name) {
-			t.Errorf("the listing shows %s as %s", name, got)
+			t.Errorf("the listing shows %s as %s, want it unchanged", name, got)
 		}
 	}
 	for _, name := range []string{"hub.db.of-anna", "hub.db.migrate-anna", "backups/anna.db.part"} {

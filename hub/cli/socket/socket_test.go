@@ -21,7 +21,7 @@ func TestAnOrderWorksWithALongPath(t *testing.T) {
 	}
 	if _, err := Ask(dir, "resume"); err == nil || errors.Is(err, ErrNoDirectory) ||
 		!strings.Contains(err.Error(), "is it running?") {
-		t.Errorf("a directory without a hub: %v", err)
+		t.Errorf("a directory without a hub: %v, want the question whether it runs", err)
 	}
 	for range 2 { // twice, since a killed hub leaves its socket
 		if err := os.WriteFile(filepath.Join(dir, Name), nil, 0o600); err != nil {
@@ -50,7 +50,7 @@ func TestAnOrderWorksWithALongPath(t *testing.T) {
 			t.Errorf("a failed order is answered %q, %v", answer, err)
 		}
 		if info, err := os.Stat(filepath.Join(dir, Name)); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("the socket's mode is %v, %v", info.Mode(), err)
+			t.Errorf("the socket's mode is %v, %v; want 0600", info.Mode(), err)
 		}
 		cancel()
 		if err := <-over; err != nil {
