@@ -48,7 +48,7 @@ func (c Card) Provisional(now time.Time) bool {
 	})
 }
 
-// RestKey is the key of the last of too many cards.
+// RestKey is the key of the last card when there are too many cards.
 const RestKey = "rest"
 
 // Cards folds the open incidents into cards. Consequences are under their cause, and more than

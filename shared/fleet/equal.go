@@ -49,7 +49,7 @@ func sameCondition(a, b corev1.NodeCondition) bool {
 }
 
 // Recent drops the oldest entries of a history until it has at most `most` entries. It also drops
-// entries older than age, except the last of them, which was valid when the age began.
+// entries older than age, except the newest of these, which was valid when the age began.
 func Recent[T any](history []T, at func(T) time.Time, most int, age time.Duration) []T {
 	last := at(history[len(history)-1])
 	for len(history) > 1 && (len(history) > most || last.Sub(at(history[1])) >= age) {

@@ -166,7 +166,7 @@ func unreadStreams(ctx context.Context, a *harness.Hub) (string, error) {
 		defer conn.Close()
 		in.Add(1)
 		f := &frames{Conn: conn}
-		if i%4 > 1 { // the other half of the streams does not read
+		if i%4 > 1 { // the attacker reads the responses on half of the connections only
 			go func() { _, _ = io.Copy(io.Discard, conn) }()
 		}
 		for n, kind := range kinds {
@@ -215,7 +215,7 @@ func unreadSockets(ctx context.Context, a *harness.Hub) (string, error) {
 		}
 		defer conn.Close()
 		in.Add(1)
-		if i%4 > 1 { // the other half of the sockets does not read
+		if i%4 > 1 { // the attacker reads the responses on half of the sockets only
 			go func() { _, _ = io.Copy(io.Discard, conn) }()
 		}
 		if i%8 > 3 { // pings: each response is as long as its ping

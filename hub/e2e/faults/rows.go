@@ -1,6 +1,6 @@
 package main
 
-// A row is a fault, the criterion during and after the fault, and the tests of it.
+// A row is a fault, the criterion during and after the fault, and its tests.
 type row struct {
 	id, fault, criterion string
 	tests                []test

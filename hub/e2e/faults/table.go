@@ -11,7 +11,7 @@ const (
 	yes  = "yes"
 	part = "in part" // a test was skipped; the table has the reason
 	no   = "NO"
-	none = "–" // none of its tests ran here
+	none = "–" // no test of the row ran here
 )
 
 // A result is the verdict on a row, with the outcomes of its tests in order.
