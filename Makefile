@@ -24,6 +24,7 @@ release agents:
 # Debian packages of both programs and images of the hub, with bills of materials, into dist/.
 packages: release agents
 	go run ./hub/install/packages -version $(VERSION) -time $$(git log -1 --format=%ct)
+	[ -z "$(RELEASE_KEY)" ] || openssl pkeyutl -sign -rawin -inkey "$(RELEASE_KEY)" -in dist/SHA256SUMS -out dist/SHA256SUMS.sig
 
 # A hub, this machine as a node, eight simulated devices, a sample workload: all in ./data.
 # SCRIPT=night lets a bad night happen to the simulated ones, in ten minutes; SCRIPT=FILE what that
