@@ -59,7 +59,7 @@ func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 		"Unconfined":                                     {container: free, want: "unconfined"},
 		"Unconfined without AppArmor":                    {container: free, off: true},
 		"a name with spaces":                             {pod: localhost("named with (words)"), want: "named with (words)"},
-		"an allowed profile that is not loaded":          {pod: localhost("not-loaded"), err: `cannot use AppArmor profile "not-loaded": it is not loaded into the kernel: the device's owner loads it with apparmor_parser`},
+		"an allowed profile that is not loaded":          {pod: localhost("not-loaded"), err: `cannot use AppArmor profile "not-loaded": it is not loaded into the kernel; to load the profile, use apparmor_parser on the device`},
 		"a loaded profile that the owner does not allow": {pod: localhost("lxc"), err: "no such file or directory; to allow the profile, create a file of that name on the device in " + folder},
 		"a prefix of an allowed name":                    {pod: localhost("web-stric"), err: "no such file or directory"},
 		"a directory in place of the file":               {pod: localhost("dir"), err: "it is not a regular file"},

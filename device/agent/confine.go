@@ -38,7 +38,8 @@ func seccomp(folder string, pod *corev1.Pod, c *corev1.Container) (*engine.Secco
 	name := *p.LocalhostProfile
 	text, err := readBelow(folder, name)
 	if err != nil {
-		return nil, fmt.Errorf("cannot load seccomp profile %q: %w: the device's owner puts it into %s", name, err, folder)
+		return nil, fmt.Errorf("cannot load seccomp profile %q: %w; to allow the profile, put it into %s on the device", name,
+			err, folder)
 	}
 	return &engine.Seccomp{File: filepath.Join(folder, name), Text: text}, nil
 }
@@ -114,8 +115,8 @@ func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) 
 			"on the device in %s", name, err, folder)
 	}
 	if err := loaded(a.c.SysDir, name); err != nil {
-		return "", fmt.Errorf("cannot use AppArmor profile %q: %w: the device's owner loads it with apparmor_parser", name,
-			err)
+		return "", fmt.Errorf("cannot use AppArmor profile %q: %w; to load the profile, use apparmor_parser on the "+
+			"device", name, err)
 	}
 	return name, nil
 }
@@ -139,8 +140,8 @@ func loaded(sys, name string) error {
 }
 
 // runtimeOf returns the engine's runtime for a pod's RuntimeClass, or "" for the engine's default.
-// A runtime may bypass the policy, for example for a GPU, so the device's owner must allow every
-// runtime except the default.
+// A runtime may bypass the device's policy (package policy), for example for a GPU, so the device's
+// owner must allow every runtime except the default.
 func runtimeOf(allowed []string, info engine.Info, pod *corev1.Pod) (string, error) {
 	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
 		return "", nil

@@ -43,7 +43,7 @@ func TestASeccompProfileOfTheDevicesOwner(t *testing.T) {
 		{pod: "web/strict.json", text: profile},
 		{container: "web/strict.json", text: profile},
 		{pod: "none.json", container: "web/strict.json", text: profile},
-		{pod: "none.json", err: `cannot load seccomp profile "none.json": openat none.json: no such file or directory: the device's owner puts it into `},
+		{pod: "none.json", err: `cannot load seccomp profile "none.json": openat none.json: no such file or directory; to allow the profile, put it into `},
 		{pod: "web", err: "it is not a regular file"},
 		{pod: "pipe.json", err: "it is not a regular file"},
 		{pod: "long.json", err: "more than 262144 bytes"},

@@ -60,7 +60,7 @@ func TestASilentRegistryDoesNotDelayPresentImages(t *testing.T) {
 			})
 		})
 	}
-	t.Run("a pull waits for a registry that responds", func(t *testing.T) {
+	t.Run("pods wait for a pull while the registry responds", func(t *testing.T) {
 		bubble(t, func(t *testing.T, d *device) {
 			d.fake.AddImage("web:1", 1, toolOrPause)
 			silent(d, "web:1", time.Minute)

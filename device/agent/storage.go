@@ -24,7 +24,7 @@ const (
 	storageTime    = time.Minute // time between two measurements of a pod
 	measureRatio   = 20          // wait this many times the duration of the last measurement
 	maxMeasureTime = time.Minute // timeout for one pod
-	judgeAfter     = time.Second // time after which the measured pods are judged, before others are measured
+	judgeAfter     = time.Second // measuring pauses after this time, to judge the pods measured so far
 )
 
 // A Stored is the amount of data that a pod has written on its device, in bytes.
@@ -162,7 +162,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod,
 	for name, c := range running {
 		n, err := e.Written(ctx, c.ID)
 		if errors.Is(err, engine.ErrDeep) {
-			m.why = fmt.Sprintf("What container %s has written cannot be measured: %v. ", name, err)
+			m.why = fmt.Sprintf("The data that container %s has written cannot be measured: %v. ", name, err)
 		}
 		if err != nil { // a container that could not be measured counts as 0
 			continue
@@ -208,8 +208,8 @@ func (a *Agent) judgeStorage(m measurement) {
 		a.evict(m.pod, m.why, nil)
 	case !m.whole && !r.Unmeasured:
 		a.event(corev1.EventTypeWarning, "StorageNotMeasured", m.pod, "",
-			"What the pod has written could not be measured completely within %s, only %d bytes were counted: it has too many "+
-				"files, or the disk is slow; it is measured again in %s", maxMeasureTime, m.sum, wait)
+			"The data that the pod has written could not be measured completely within %s, only %d bytes were counted: it has "+
+				"too many files, or the disk is slow; it is measured again in %s", maxMeasureTime, m.sum, wait)
 	}
 	r.Unmeasured = !m.whole
 }
@@ -233,7 +233,7 @@ func limitsStorage(pod *corev1.Pod) bool {
 	return false
 }
 
-// sizeLimit is the size limit of an emptyDir that does not have its own file system.
+// sizeLimit returns the size limit of an emptyDir, nil if there is none.
 func sizeLimit(v *corev1.Volume) *resource.Quantity {
 	if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
 		return nil

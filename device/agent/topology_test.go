@@ -41,8 +41,8 @@ func guaranteedPod(p corev1.Pod, cpus string) corev1.Pod {
 // twoNodes has two CPUs on each NUMA node.
 var twoNodes = []hardware.NUMANode{{ID: 0, CPUs: "0-1"}, {ID: 1, CPUs: "2-3"}}
 
-// A pod waits if it fits once a leaving pod has gone. It fails if it does not fit beside a pod that
-// stays.
+// A pod waits if it will fit when a leaving pod has gone. It fails if it does not fit beside a pod
+// that stays.
 func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
@@ -105,7 +105,7 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 				recorder.spec("high/c1").CPUs)
 		}
 		if got := cpus(); got != "0-1 0-1 2-3 2-3" {
-			t.Fatalf("the CPUs are %s, want 0-1 for the first pod and 2-3 for the pod high", got)
+			t.Fatalf("the CPUs are %s, want 0-1 for the pods low and filler, and 2-3 for both containers of the pod high", got)
 		}
 		d.end()
 		d.start()

@@ -339,8 +339,8 @@ func (h *hub) published(p *packets.PublishPacket) packets.ControlPacket {
 	return ack
 }
 
-// list stores a list of pods. It keeps the pods that the list leaves out as unchanged, and collects
-// parts until the list is complete.
+// list stores a list of pods. It fills in the pods that the list only marks as unchanged, and
+// collects parts until the list is complete.
 func (h *hub) list(v wire.Pods) {
 	if v.Base > 0 && v.Base != h.pods.Seq {
 		h.note("baseless")

@@ -184,7 +184,8 @@ func TestBehindABrokerOnlyAnAcknowledgedDeviceActs(t *testing.T) {
 		order("q3")
 		time.Sleep(5 * time.Second)
 		if _, requests := handled(a); requests != "q2 reboot" {
-			t.Errorf("in a new connection, before the hub's acknowledgement, the device handled %q, want only q2 of the last one", requests)
+			t.Errorf("in a new connection, before the hub's acknowledgement, the device handled %q, want only q2, from the "+
+				"connection before", requests)
 		}
 		h.silent.Store(false)
 		time.Sleep(10 * time.Minute)

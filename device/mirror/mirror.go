@@ -1,7 +1,7 @@
 // Package mirror serves the hub's images to this device's container engine, on loopback.
 //
 // It passes requests for images on to the hub with the device's certificate, so that the engine
-// needs neither credentials nor the hub's certificate authority, and continues a download where the
+// needs neither credentials nor the hub's certificate authority. It continues a download where the
 // line broke. If the site's devices share images, it keeps blobs for a while, and serves them to its
 // neighbours; else it stores nothing. Package cli runs it beside the agent; package plan maps the
 // names of the hub's images to its address.
@@ -36,7 +36,7 @@ const (
 
 // A Hub is how the hub is reached now; certificates and addresses change.
 type Hub struct {
-	Addresses []string // host:port of HTTPS; several hubs of one database
+	Addresses []string // host:port of HTTPS; more than one if several hubs share the database
 	TLS       *tls.Config
 	PeerKey   []byte // of the site, whose devices serve blobs to each other; nil: they do not
 }
@@ -196,7 +196,8 @@ func (m *Mirror) ask(q *http.Request, offset int64) (*http.Response, error) {
 	return nil, fmt.Errorf("the hub does not answer: %w", failed)
 }
 
-// copy passes the body of an answer on. A whole blob is continued where the line broke.
+// copy passes the body of an answer on. If whole is set, a broken download is continued where
+// the line broke.
 func (m *Mirror) copy(w io.Writer, q *http.Request, answer *http.Response, whole bool) error {
 	size, arrived, progress := answer.ContentLength, int64(0), time.Now()
 	for {

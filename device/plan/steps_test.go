@@ -255,7 +255,7 @@ func FuzzSteps(f *testing.F) {
 				w.d.Pods = append(w.d.Pods, pods[name])
 			}
 			w.ends = func(name string, _ *corev1.Pod) (int, bool) { return 0, name == "init" }
-			if event&0x80 == 0 { // otherwise the next event happens before the world has settled
+			if event&0x80 == 0 { // with the bit, the next event happens before the world has settled
 				w.settle(t)
 			} else if steps := w.look(); len(steps) > 0 {
 				w.take(t, steps[0])

@@ -133,8 +133,8 @@ func TestALimitRange(t *testing.T) {
 	}
 }
 
-// A limit range of pods applies to the sum of their containers. The runtime class sets the
-// overhead, which a user cannot reduce.
+// A limit range of pods applies to the sum of their containers. The overhead does not count: the
+// runtime class sets it, and a user cannot reduce it.
 func TestALimitRangeOfPodsIsForTheirContainers(t *testing.T) {
 	class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "kata",
 		Overhead: &nodev1.Overhead{PodFixed: amounts("memory", "120Mi")}}

@@ -39,7 +39,7 @@ func TestScenarioDefaultTolerations(t *testing.T) {
 		{"S9.toleration.3 a pod that tolerates not-ready for 700 s gets the toleration of unreachable", []corev1.Toleration{ofNode("not-ready", none, 700)}, "not-ready:NoExecute/700 unreachable:NoExecute/300"},
 		{"S9.toleration.4 a pod that tolerates unreachable gets the toleration of not-ready", []corev1.Toleration{ofNode("unreachable", none, 700)}, "unreachable:NoExecute/700 not-ready:NoExecute/300"},
 		{"S9.toleration.5 a pod that tolerates both stays unchanged", []corev1.Toleration{ofNode("not-ready", none, 700), ofNode("unreachable", none)}, "not-ready:NoExecute/700 unreachable:NoExecute"},
-		{"S9.toleration.6 unreachable without an effect has every effect, so only not-ready is missing", []corev1.Toleration{ofNode("unreachable", "")}, "unreachable: not-ready:NoExecute/300"},
+		{"S9.toleration.6 a toleration of unreachable without an effect matches every effect, so only not-ready is missing", []corev1.Toleration{ofNode("unreachable", "")}, "unreachable: not-ready:NoExecute/300"},
 		{"S9.toleration.7 a pod that tolerates everything stays unchanged", []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, ":"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 
 // supported lists, by type, the fields that the hub and its devices implement. All other fields of
 // these types are refused. "*" stands for all fields of a type. A field with ~ is accepted with a
-// warning, because users get everything else that the object requests. All fields of an unlisted
-// type of k8s.io/api are refused. Types of other modules (quantities, selectors, times) are values.
+// warning: it has no effect, but everything else in the object has. All fields of an unlisted type
+// of k8s.io/api are refused. Types of other modules (quantities, selectors, times) are values.
 var supported = map[string]string{
 	"PodSpec": "volumes initContainers containers restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds " +
 		"dnsPolicy " +
@@ -138,8 +138,8 @@ var why = map[string]string{
 		"1Mi, 1Gi, 1Ti, 1Pi or 1Ei for memory and ephemeral-storage",
 	"EnvVarSource.fileKeyRef":           "use configMapKeyRef or secretKeyRef",
 	"VolumeResourceRequirements.limits": "a volume may use what its device has free",
-	"PersistentVolumeClaimSpec.selector": "volumes are created for claims: omit it, or name one " +
-		"by volumeName",
+	"PersistentVolumeClaimSpec.selector": "a volume is created for each claim: omit the selector, " +
+		"or name a volume in volumeName",
 	"PersistentVolumeClaimSpec.dataSource":                whyEmpty,
 	"PersistentVolumeClaimSpec.dataSourceRef":             whyEmpty,
 	"PersistentVolumeClaimSpec.volumeAttributesClassName": "volumes have no attributes",
@@ -235,8 +235,8 @@ func (w fieldWalk) fields(v reflect.Value, owner string, p *field.Path) {
 	}
 }
 
-// validDivisor reports whether devices support a divisor: Kubernetes' units, thousandths of a
-// processor and whole bytes.
+// validDivisor reports whether devices support a divisor: 1m or 1 for CPU; 1 or a unit from
+// 1k to 1Ei for bytes.
 func validDivisor(f corev1.ResourceFieldSelector) bool {
 	known := "1 1k 1M 1G 1T 1P 1E 1Ki 1Mi 1Gi 1Ti 1Pi 1Ei"
 	if strings.HasSuffix(f.Resource, ".cpu") {
@@ -245,8 +245,8 @@ func validDivisor(f corev1.ResourceFieldSelector) bool {
 	return f.Divisor.Sign() <= 0 || slices.Contains(strings.Fields(known), f.Divisor.String())
 }
 
-// unsupported refuses fields that neither the hub nor devices implement. what is a pod spec or
-// claim spec at p, or a whole object.
+// unsupported refuses fields that neither the hub nor devices implement. The parameter what is a
+// pod spec or claim spec at p, or a whole object.
 func (l *list) unsupported(what any, p *field.Path) {
 	w := fieldWalk{
 		refused: func(p *field.Path, name string) {

@@ -122,8 +122,8 @@ func (l *list) projected(v *corev1.ProjectedVolumeSource, p *field.Path) {
 	}
 }
 
-// items checks the mapping of keys to files. paths are the files of the volume's other sources, nil
-// if there are none.
+// items checks the mapping of keys to files. The map paths collects the files of a projected
+// volume's sources, to find duplicates; it is nil for other volumes.
 func (l *list) items(items []corev1.KeyToPath, p *field.Path, paths map[string]bool) {
 	for i, item := range items {
 		at := p.Index(i)

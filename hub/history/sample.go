@@ -44,8 +44,8 @@ type scale struct {
 	shift, most int
 }
 
-// The scales choose the precision: a share to 1 %, a temperature to 1 K, a voltage to 0.8 %, times
-// to a tenth.
+// The scales choose the step between two codes: 0.01 of a share, 1 K, 0.42 % of a voltage, 6 % of a
+// silence and 20 % of an RTT. A figure is wrong by at most half a step, within its scale.
 var scales = func() (all [Kinds]scale) {
 	all = [Kinds]scale{
 		CPU:         {bits: 7, step: .01},
@@ -53,7 +53,7 @@ var scales = func() (all [Kinds]scale) {
 		Disk:        {bits: 7, step: .01},
 		Temperature: {bits: 7, from: -20, step: 1},
 		Supply:      {bits: 10, from: 1, step: 1.0042, ratio: true}, // up to 72 V
-		Silence:     {bits: 7, from: 1, step: 1.06, ratio: true},    // up to 24 min
+		Silence:     {bits: 7, from: 1, step: 1.06, ratio: true},    // up to 25 min
 		Losses:      {bits: 5, step: 1},
 		RTT:         {bits: 6, from: .001, step: 1.2, ratio: true}, // up to 81 s
 		Pods:        {bits: 8, step: 1, coarse: 127},               // up to 1143

@@ -2,8 +2,8 @@
 //
 // It answers everything below /api, /apis, /openapi and /version, and the health checks. Reads are
 // answered from a snapshot of package state. A write is a pure function from the newest snapshot to
-// changes, which the control loop runs and stores before the answer. The package decides nothing
-// about the fleet.
+// changes. The control loop runs it, and stores the changes before the answer. The package decides
+// nothing about the fleet.
 //
 // Packages below it: resource (table of resources), body (reading bodies), write (steps of writes),
 // watch, table, openapi (documents), remote (exec, attach, port-forward). Package admission has the
@@ -89,7 +89,7 @@ type Config struct {
 	Metrics  Metrics
 	Audit    Audit
 	Settings admission.Settings
-	Version  string           // the hub's version, such as "1.0.0"; follows Kubernetes' version
+	Version  string           // the hub's version, such as "1.0.0"; /version shows it after Kubernetes' version
 	Others   []Other          // other paths of the hub, which / lists
 	OpenAPI  http.Handler     // serves /openapi; nil means package openapi
 	Log      *slog.Logger     // nil means slog.Default()
@@ -140,7 +140,8 @@ var (
 	healthPaths = []string{"/healthz", "/livez", "/readyz"}
 )
 
-// Register mounts the API. A browser that requests / gets the page, which another package mounts.
+// Register mounts the API. The page, which another package mounts, answers a browser's request for
+// "/".
 func (s *Server) Register(e *echo.Echo) {
 	h := echo.WrapHandler(s)
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {

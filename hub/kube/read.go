@@ -204,7 +204,7 @@ func checkRev(want string, have uint64) error {
 	return nil
 }
 
-// A page is the start of the next page of a list. Clients see it as an opaque token.
+// A page says where the next page of a list starts. Clients see it as an opaque token.
 type page struct {
 	Rev       uint64 `json:"rv"`
 	Namespace string `json:"ns,omitempty"`

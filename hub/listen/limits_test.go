@@ -2,6 +2,7 @@ package listen
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,7 +16,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A distant is a listener whose connections come from an address that is counted.
+// A distant is a listener whose connections come from an address that is not loopback, so that the
+// limits apply.
 type distant struct {
 	net.Listener
 	ip net.IP
@@ -93,18 +95,27 @@ func TestAnAddressDisplacesItsOwnConnections(t *testing.T) {
 		}
 		h.l.mu.Lock()
 		if h.l.open != 4 {
-			t.Errorf("%d connections are open, want at most 3 of one address", h.l.open)
+			t.Errorf("%d connections are open, want 4: 3 of one address and 1 of the other", h.l.open)
 		}
 		h.l.mu.Unlock()
 		if code, err := ask(other, get("/", "")); code != 200 {
 			t.Errorf("another address's connection was displaced: %d %v", code, err)
 		}
-		// A refused connection takes no place, and a new connection is safe at first.
+		// Two of the address's connections are not new, and are displaced. While all three are new,
+		// further ones are refused, and take no place.
+		refused := 0
 		for range 10 {
 			c := h.raw()
-			_ = c.SetReadDeadline(time.Now().Add(time.Minute))
-			_, _ = c.Read(make([]byte, 1))
+			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+			if _, err := c.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
+				refused++
+			}
 		}
+		h.l.mu.Lock()
+		if refused != 8 || h.l.open != 4 {
+			t.Errorf("%d of 10 connections are refused and %d are open, want 8 and 4", refused, h.l.open)
+		}
+		h.l.mu.Unlock()
 	})
 }
 
@@ -342,8 +353,8 @@ func TestASlowSteadyClientIsServed(t *testing.T) {
 	})
 }
 
-// A cut answer ends at once even if its client reads everything. Other answers on the connection go
-// on.
+// An answer ends at once when its user loses the right, even if its client reads everything. Other
+// answers on the connection go on.
 func TestACutAnswerEnds(t *testing.T) {
 	conf := certificate()
 	synctest.Test(t, func(t *testing.T) {

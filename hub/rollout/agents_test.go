@@ -109,7 +109,7 @@ var (
 	stays = state.FirmwareReport{Digest: "1.0.0", Candidate: "2.0.0", State: "Staged"}
 )
 
-// does is what a rule's device does in its turn.
+// The function does simulates the device in its turn.
 func TestTurnsOfAgents(t *testing.T) {
 	for _, c := range []struct {
 		rule   string

@@ -65,7 +65,7 @@ func (p *pass) release(node, why string, notBefore time.Time) {
 			delete(n.Annotations, state.DrainAnnotation)
 			own = true
 		}
-		if _, others := n.Annotations[state.DrainAnnotation]; own && !others { // otherwise another user wants the drain
+		if _, others := n.Annotations[state.DrainAnnotation]; own && !others { // a drain order of another user stays
 			n.Spec.Unschedulable = false
 			delete(n.Annotations, state.DrainStatusAnnotation)
 		}
@@ -120,7 +120,7 @@ func (p *pass) advance(w *work, node string) bool {
 			done = "its device has " + p.words.previous
 		}
 		p.release(node, done, time.Time{})
-		if turn.Step != fleet.FirmwareDraining { // otherwise it kept that before it was allowed to begin
+		if turn.Step != fleet.FirmwareDraining { // a draining node kept it before it was allowed to begin
 			p.change(node, func(turn *state.FirmwareAssignment) { turn.Done, turn.Retry = true, w.r.Spec.Retry })
 		}
 		return true

@@ -17,8 +17,8 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// placeFile holds the address of a database outside of its data directory. So commands find the
-// database, and a hub without --database does not start with a new one.
+// placeFile holds the address of a database that is not in the hub's data directory. So commands
+// find the database, and a hub without --database does not start with a new one.
 const placeFile = "database"
 
 // SQLite is the Options.Database of the file in the data directory.
@@ -147,7 +147,7 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 			return err
 		}
 	}
-	if !o.restoring { // otherwise the progress of the lost database still counts
+	if !o.restoring { // during a restore, the progress of the lost database still counts
 		if err := s.openHighWater(ctx); err != nil {
 			s.log.Warn("cannot write the database's high-water mark", "err", err)
 		}
@@ -260,14 +260,15 @@ func (s *Store) refuseForeign(ctx context.Context) error {
 	if err != nil || is == own {
 		return err
 	}
-	if file != s.file { // the file was left by an interrupted restore
+	if file != s.file {
+		// Revision 0: an interrupted restore left this database, and the lost database's mark.
 		if at, err := progressOf(ctx, s.conn); err != nil || at.rev == 0 {
 			return err
 		}
 	}
 	return fmt.Errorf("open %s: it belongs to another hub, %s, and %s the fleet of this hub, %s: correct --database, or "+
-		"move this fleet to its own database with `flotilla-hub migrate --to postgres://…`, or move %s away to use the "+
-		"other hub's", s.pg.where, is, where, own, file)
+		"move this fleet to its own database with `flotilla-hub migrate --to postgres://…`, or, to use the other hub's "+
+		"database, move %s away", s.pg.where, is, where, own, file)
 }
 
 // ownInFile returns the hub ID of the database in the directory; "": missing or unreadable.

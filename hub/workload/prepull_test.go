@@ -14,7 +14,7 @@ import (
 	api "flotilla.dev/shared/fleet"
 )
 
-// prepulling returns a fleet with a Deployment that has a pod on each of two nodes, and whose
+// prepullingFleet returns a fleet with a Deployment that has a pod on each of two nodes, and whose
 // template changes now.
 func prepullingFleet(t *testing.T, change func(*appsv1.Deployment)) *fleet {
 	none, one := intstr.FromInt32(0), intstr.FromInt32(1)

@@ -296,8 +296,8 @@ func TestTheFirstMessageIsEmpty(t *testing.T) {
 	}
 }
 
-// Kubernetes' own suite and browsers use older forms: base64 text, and before v4 an end with only
-// the text of the error.
+// Kubernetes' own suite and browsers use older forms: base64 text, and, before v4, a last message
+// that is only the text of the error.
 func TestOlderForms(t *testing.T) {
 	echo := func(_ context.Context, s ask.IO) error {
 		line := make([]byte, 4)
@@ -399,7 +399,8 @@ func TestRequestsThatCannotBeUpgraded(t *testing.T) {
 	}
 }
 
-// The upgrade has the answer's headers. From one of them a standby knows the user.
+// The 101 response also has the headers that were set before the upgrade. From one of them a standby
+// learns the user.
 func TestHeadersArePartOfAnUpgrade(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Flotilla-Caller", "kari")
@@ -419,6 +420,6 @@ func TestHeadersArePartOfAnUpgrade(t *testing.T) {
 	}
 	_ = conn.Close()
 	if answer.Header.Get("Flotilla-Caller") != "kari" || conn.Subprotocol() != "v4.channel.k8s.io" {
-		t.Errorf("the upgrade has the headers %v", answer.Header)
+		t.Errorf("the 101 response has the protocol %q and the headers %v", conn.Subprotocol(), answer.Header)
 	}
 }
