@@ -99,6 +99,7 @@ func (c *cache) find(digest string) *fetch {
 		_ = f.Close()
 		return nil
 	}
-	return &fetch{digest: digest, file: f, changed: make(chan struct{}), size: info.Size(), have: info.Size(), done: true,
-		readers: 1}
+	return &fetch{digest: digest, file: f, changed: make(chan struct{}),
+		progress: progress{size: info.Size(), have: info.Size(), done: true},
+		readers:  1}
 }

@@ -30,18 +30,29 @@ type fetch struct {
 
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced at each change
-	size    int64         // -1: not known yet
-	have    int64
-	done    bool
-	err     error
+	progress
 	readers int
 }
 
-// look returns the state, and a channel that is closed at its next change.
-func (f *fetch) look() (size, have int64, done bool, err error, changed <-chan struct{}) {
+// progress is how far a fetch is.
+type progress struct {
+	size int64 // -1: not known yet
+	have int64
+	done bool
+	err  error
+}
+
+// look returns the progress, and a channel that is closed at its next change.
+func (f *fetch) look() (progress, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.size, f.have, f.done, f.err, f.changed
+	return f.progress, f.changed
+}
+
+// at returns the progress.
+func (f *fetch) at() progress {
+	p, _ := f.look()
+	return p
 }
 
 func (f *fetch) change(do func()) {
@@ -104,7 +115,8 @@ func (m *Mirror) begin(path, digest string) (*fetch, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fetch{digest: digest, path: path, file: file, size: -1, changed: make(chan struct{}), readers: 2}
+	f := &fetch{digest: digest, path: path, file: file, progress: progress{size: -1},
+		changed: make(chan struct{}), readers: 2}
 	m.fetches[digest] = f
 	go func() {
 		err := m.fetch(f)
@@ -134,7 +146,8 @@ func (m *Mirror) follow(w http.ResponseWriter, to io.Writer, q *http.Request, f 
 	}
 	buffer := make([]byte, 32<<10)
 	for begun := false; ; {
-		size, have, done, err, changed := f.look()
+		now, changed := f.look()
+		size, have, done, err := now.size, now.have, now.done, now.err
 		switch {
 		case err != nil && !begun && errors.Is(err, errNotKept):
 			return false
@@ -186,13 +199,14 @@ func (m *Mirror) follow(w http.ResponseWriter, to io.Writer, q *http.Request, f 
 // either broke off.
 func (m *Mirror) fetch(f *fetch) error {
 	sum, notFrom, used := sha256.New(), m.badPeers(), []string{}
-	progress := time.Now()
+	moved := time.Now()
 	for {
-		_, before, _, _, _ := f.look()
+		before := f.at().have
 		err := m.fetchSome(f, sum, &notFrom, &used)
-		size, have, _, _, _ := f.look()
+		now := f.at()
+		size, have := now.size, now.have
 		if have > before {
-			progress = time.Now()
+			moved = time.Now()
 		}
 		switch {
 		case size >= 0 && have == size:
@@ -201,7 +215,7 @@ func (m *Mirror) fetch(f *fetch) error {
 				return fmt.Errorf("%w: %s, from %s", errDamaged, got, strings.Join(append(used, "the hub"), ", "))
 			}
 			return nil
-		case errors.Is(err, errNotKept), errors.Is(err, errRefused), time.Since(progress) > giveUp:
+		case errors.Is(err, errNotKept), errors.Is(err, errRefused), time.Since(moved) > giveUp:
 			return err
 		case err != nil:
 			time.Sleep(retryWait)
@@ -221,7 +235,7 @@ func (m *Mirror) fetchSome(f *fetch, sum hash.Hash, notFrom, used *[]string) err
 	}
 	q.Header.Set(wire.HeaderPeerPort, m.port)
 	q.Header.Set(wire.HeaderNotFrom, strings.Join(*notFrom, ","))
-	_, offset, _, _, _ := f.look()
+	offset := f.at().have
 	answer, err := m.ask(q, offset)
 	if err != nil {
 		return err
@@ -231,7 +245,7 @@ func (m *Mirror) fetchSome(f *fetch, sum hash.Hash, notFrom, used *[]string) err
 	case answer.StatusCode == http.StatusNoContent && list != "":
 		_ = answer.Body.Close()
 		for address := range strings.SplitSeq(list, ",") {
-			_, offset, _, _, _ = f.look()
+			offset = f.at().have
 			answer, err := m.fromPeer(ctx, address, f.digest, offset)
 			if err == nil {
 				*used = append(*used, address)
@@ -261,7 +275,7 @@ func (m *Mirror) take(f *fetch, answer *http.Response, offset int64, sum hash.Ha
 		return errors.New("the blob comes without its length")
 	}
 	size := offset + answer.ContentLength
-	if known, _, _, _, _ := f.look(); known >= 0 && known != size {
+	if known := f.at().size; known >= 0 && known != size {
 		_ = answer.Body.Close()
 		return errors.New("the blob comes with another length")
 	} else if known < 0 {
@@ -272,7 +286,7 @@ func (m *Mirror) take(f *fetch, answer *http.Response, offset int64, sum hash.Ha
 		f.change(func() { f.size = size })
 	}
 	_, readErr, writeErr := pass(appending{f, sum}, answer.Body)
-	if _, have, _, _, _ := f.look(); readErr == nil && writeErr == nil && have < size {
+	if readErr == nil && writeErr == nil && f.at().have < size {
 		readErr = io.ErrUnexpectedEOF
 	}
 	return errors.Join(readErr, writeErr)
@@ -285,11 +299,11 @@ type appending struct {
 }
 
 func (a appending) Write(p []byte) (int, error) {
-	size, have, _, _, _ := a.look()
-	if have+int64(len(p)) > size {
+	now := a.at()
+	if now.have+int64(len(p)) > now.size {
 		return 0, errors.New("the blob is longer than its length")
 	}
-	n, err := a.file.WriteAt(p, have)
+	n, err := a.file.WriteAt(p, now.have)
 	a.sum.Write(p[:n])
 	a.change(func() { a.have += int64(n) })
 	return n, err

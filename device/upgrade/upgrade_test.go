@@ -39,7 +39,6 @@ type device struct {
 	at, killAt int    // step of the disk at which the process is killed; 0: never
 	cut        bool   // the power is cut: names that are not synced are lost
 	before     []byte // the file under the name that is not synced
-	unsynced   string
 }
 
 type killed struct{}

@@ -288,7 +288,7 @@ func TestFleetApprovalDecidesBetweenTwoDevices(t *testing.T) {
 					LastTransitionTime: metav1.NewTime(now)})
 			return []state.Change{state.Put(r, "")}, nil
 		})
-		if err := second.came(); !refusedWith(err, "another machine") {
+		if err := second.came(); !refusedWith(err, "belongs to the device with the machine ID") {
 			t.Errorf("the second device gets %v", err)
 		}
 		if rec := w.snapshot().Record("kiosk"); rec.MachineID != one.machine || w.requests()[b] != "" {

@@ -102,6 +102,7 @@ func newWorld(t *testing.T, dir string) *world {
 	w := &world{t: t, dir: dir, cfg: config.Default(), born: time.Now(), links: map[string]linkState{},
 		lights: map[string]*light{}}
 	w.cfg.DataDir = filepath.Join(dir, "hub")
+	w.cfg.Discovery = false // a real network is not in a bubble
 	w.log = slog.New(&w.lines)
 	w.look = newInspector(w)
 	w.day, w.night = context.WithCancel(context.Background())

@@ -291,7 +291,7 @@ func TestAnUnresolvedCommitWaitsForItsResult(t *testing.T) {
 		mustCommit(t, s, 1, pod("a", 1))
 		l.set(cutAndDown)
 		if err := s.Commit(t.Context(), Commit{Rev: 2, Rows: []Row{pod("done", 2)}}); err == nil ||
-			!strings.Contains(err.Error(), "the store has not ended") {
+			!strings.Contains(err.Error(), "the hub exits") {
 			t.Fatal(err)
 		}
 		if err := s.Ended(t.Context()); err == nil {
