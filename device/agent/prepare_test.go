@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,6 +52,7 @@ func TestImagesArePulledInAdvance(t *testing.T) {
 		}
 		d.desireImages(2)
 		time.Sleep(10 * time.Second)
+		synctest.Wait() // the agent's loop sleeps
 		if len(d.agent.loop.preparations) != 0 {
 			t.Error("images that are not in the list any more are still prepared")
 		}
