@@ -17,10 +17,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// errNotKept means that a blob is too large to be kept: it is passed on as without sharing.
+// errNotKept means that a blob is too large for the cache. The engine gets it from the hub.
 var errNotKept = errors.New("the blob is too large to be kept")
 
-// errDamaged means that a neighbour sent something else. The engine's next try does not ask it.
+// errDamaged means that a neighbour sent a blob with another digest. The next try of the engine does
+// not ask that neighbour.
 var errDamaged = errors.New("the blob that came from other devices has another digest")
 
 // A fetch is a blob on its way to the cache. The engine and neighbours read what has come so far.
@@ -72,7 +73,8 @@ func (f *fetch) release() {
 	}
 }
 
-// find returns a blob that is there or on its way, with one reader more; nil: it is neither.
+// find returns a blob that is in the cache or being fetched, and counts one reader more. It returns
+// nil if there is no such blob.
 func (m *Mirror) find(digest string) *fetch {
 	if f := m.cache.find(digest); f != nil {
 		return f
@@ -88,7 +90,8 @@ func (m *Mirror) find(digest string) *fetch {
 	return f
 }
 
-// serveShared serves a blob from the cache, or fetches it into the cache. False: it is not kept.
+// serveShared serves a blob from the cache, or fetches it into the cache. It returns false if the
+// cache cannot keep the blob.
 func (m *Mirror) serveShared(w http.ResponseWriter, to io.Writer, q *http.Request, digest string) bool {
 	f := m.find(digest)
 	if f == nil {

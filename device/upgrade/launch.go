@@ -36,7 +36,8 @@ func Process() (Starter, error) {
 	return Starter{
 		Self: self,
 		Exec: func(program string) error { return syscall.Exec(program, os.Args, os.Environ()) },
-		Watch: func(dir string, pid int) error { // by a child that ends, so that the agent has no child to wait for
+		// A child starts the watcher and ends, so that the watcher is not a child of the agent.
+		Watch: func(dir string, pid int) error {
 			out, err := exec.Command(self, WatchCommand, "fork", dir, strconv.Itoa(pid)).CombinedOutput()
 			if err != nil {
 				return fmt.Errorf("%w: %s", err, out)
@@ -60,7 +61,8 @@ func (s Store) Launch(st Starter) error {
 	if err != nil {
 		return err
 	}
-	if sum == j.Candidate.SHA256 || sum != j.Installed.SHA256 { // a package was installed, or the candidate was just now
+	// The candidate has just been installed, or somebody has installed a package.
+	if sum == j.Candidate.SHA256 || sum != j.Installed.SHA256 {
 		return s.finish()
 	}
 	if j.Phase == trying {
