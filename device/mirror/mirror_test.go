@@ -140,8 +140,8 @@ func TestAHubThatIsAwayIsSaid(t *testing.T) {
 	}
 }
 
-// A file of the hub arrives whole although the line breaks all the time.
-func TestADownloadGoesOnWhereTheLineBreaks(t *testing.T) {
+// A file of the hub arrives whole although the line breaks.
+func TestADownloadContinuesWhereTheLineBroke(t *testing.T) {
 	const text = "an agent of some length"
 	var asked []string
 	hub := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -167,8 +167,11 @@ func TestADownloadGoesOnWhereTheLineBreaks(t *testing.T) {
 		return Hub{Addresses: []string{hub.Listener.Addr().String()}, TLS: config}, nil
 	}, slog.New(slog.DiscardHandler))
 	var got bytes.Buffer
-	if err := m.Download(t.Context(), "/install/x", 3, int64(len(text)), &got); err != nil || got.String() != text[3:] {
-		t.Errorf("%q: %v", got.String(), err)
+	if err := m.Download(t.Context(), "/install/x", 3, int64(len(text)), &got); err == nil || got.String() != text[3:13] {
+		t.Errorf("got %q, error %v; want the bytes before the break, and an error", got.String(), err)
+	}
+	if err := m.Download(t.Context(), "/install/x", 13, int64(len(text)), &got); err != nil || got.String() != text[3:] {
+		t.Errorf("got %q, error %v; want all from byte 3", got.String(), err)
 	}
 	if len(asked) != 2 || asked[0] != "bytes=3-" || asked[1] != "bytes=13-" {
 		t.Errorf("the ranges were %q", asked)
